@@ -1,0 +1,31 @@
+"""The nouns of bitsect: frozen values with their JSON, free of torch."""
+
+from .evaluation import Evaluation
+from .format import FLOAT, INT4, INT8, Format
+from .layer import Layer, Place, Signature, Skipped, matching
+from .placement import ONNXRUNTIME, PAPER, PLACEMENTS, Placement, placement_named
+from .plan import Plan
+from .ranges import Range, Ranges
+from .target import Target
+
+__all__ = [
+    "FLOAT",
+    "INT4",
+    "INT8",
+    "ONNXRUNTIME",
+    "PAPER",
+    "PLACEMENTS",
+    "Evaluation",
+    "Format",
+    "Layer",
+    "Place",
+    "Placement",
+    "Plan",
+    "Range",
+    "Ranges",
+    "Signature",
+    "Skipped",
+    "Target",
+    "matching",
+    "placement_named",
+]

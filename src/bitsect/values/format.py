@@ -1,0 +1,82 @@
+"""How the operands of a layer are held."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import PlanError
+
+FLOAT_BITS = 16  # what a value left in float counts as, in sizes and in latency classes
+
+
+@dataclass(frozen=True)
+class Format:
+    """Bits of the weights and of the activations; None means left in float.
+
+    >>> Format.parse("int8") == Format(8, 8)
+    True
+    >>> Format.parse("w4a16g128").name
+    'w4a16g128'
+    >>> Format.parse("w4a4").name
+    'int4'
+    """
+
+    weight_bits: int | None = None
+    activation_bits: int | None = None
+    group_size: int | None = None  # weights share a scale in runs of this length along the input
+
+    def __post_init__(self) -> None:
+        for bits in (self.weight_bits, self.activation_bits):
+            if bits is not None and not 2 <= bits <= 8:
+                raise PlanError(f"format bits must be 2 to 8, or 16 for float: got {bits}")
+        if self.group_size is not None and (self.group_size < 1 or self.weight_bits is None):
+            raise PlanError("a group size must be at least 1 and needs weight bits, as in w4a16g128")
+        if self.weight_bits is None and self.activation_bits is not None:
+            raise PlanError("activations are rounded only together with weights")
+
+    @property
+    def name(self) -> str:
+        if self.is_float:
+            return "float"
+        if self.group_size is None and self.weight_bits == self.activation_bits:
+            return f"int{self.weight_bits}"
+        group = f"g{self.group_size}" if self.group_size else ""
+        return f"w{self.weight_bits}a{self.activation_bits or FLOAT_BITS}{group}"
+
+    @property
+    def is_float(self) -> bool:
+        return self.weight_bits is None
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits that one weight occupies."""
+        return self.weight_bits or FLOAT_BITS
+
+    @property
+    def compute_bits(self) -> int:
+        """Bits that decide which kernel runs: those of the larger operand."""
+        return max(self.weight_bits or FLOAT_BITS, self.activation_bits or FLOAT_BITS)
+
+    @classmethod
+    def parse(cls, name: str) -> Format:
+        """The format called `name`: float, int8, int4, or by rule w4a16, w4a8, w4a16g128 …"""
+        if name == "float":
+            return FLOAT
+        if match := re.fullmatch(r"int(\d+)", name):
+            bits = int(match[1])
+            return cls(bits, bits)
+        if match := re.fullmatch(r"w(\d+)a(\d+)(?:g(\d+))?", name):
+            weight, activation = (None if int(b) == FLOAT_BITS else int(b) for b in match.groups()[:2])
+            return cls(weight, activation, int(match[3]) if match[3] else None)
+        raise PlanError(
+            f"unknown format '{name}': use float, int8, int4, or w<bits>a<bits>[g<group>] such as w4a16"
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FLOAT = Format()
+INT8 = Format(8, 8)
+INT4 = Format(4, 4)

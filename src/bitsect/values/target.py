@@ -1,0 +1,64 @@
+"""The share of the float network's accuracy that must be kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+from ..errors import BitsectError
+
+
+@dataclass(frozen=True)
+class Target:
+    """Either `relative` (a share of the float accuracy) or `max_drop` (a fraction lost at most).
+
+    Held as exact fractions, so that 99.9 % means 999/1000 and counts are compared without rounding.
+
+    >>> Target.parse("99.9%").threshold(Fraction(900, 1000))
+    Fraction(8991, 10000)
+    """
+
+    relative: Fraction | None = None
+    max_drop: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if (self.relative is None) == (self.max_drop is None):
+            raise BitsectError("a target is either relative (99.9%) or a largest drop, not both")
+        if self.relative is not None and not 0 < self.relative <= 1:
+            raise BitsectError(
+                f"target {float(self.relative):g} is not a share above 0 and up to 1 (or 100%)"
+            )
+        if self.max_drop is not None and not 0 <= self.max_drop < 1:
+            raise BitsectError("the largest drop must be at least 0 and below 100 percentage points")
+
+    @classmethod
+    def parse(cls, text: str | float) -> Target:
+        """The relative target in `text`: 99.9% or 0.999."""
+        share = str(text).strip()
+        try:
+            number = Fraction(Decimal(share.removesuffix("%").strip()))
+        except (InvalidOperation, ValueError, OverflowError):
+            raise BitsectError(f"target '{text}' is not a share such as 99.9% or 0.999") from None
+        return cls(relative=number / 100 if share.endswith("%") else number)
+
+    @classmethod
+    def drop(cls, points: float | str) -> Target:
+        """A target that loses at most `points` percentage points."""
+        try:
+            return cls(max_drop=Fraction(Decimal(str(points))) / 100)
+        except (InvalidOperation, ValueError, OverflowError):
+            raise BitsectError(f"largest drop '{points}' is not a number of percentage points") from None
+
+    def threshold(self, float_accuracy: Fraction) -> Fraction:
+        """The least accuracy that keeps the target."""
+        if self.relative is not None:
+            return self.relative * float_accuracy
+        assert self.max_drop is not None
+        return max(Fraction(0), float_accuracy - self.max_drop)
+
+    def __str__(self) -> str:
+        if self.relative is not None:
+            return f"{float(self.relative * 100):g}%"
+        assert self.max_drop is not None
+        return f"max drop {float(self.max_drop * 100):g} points"
