@@ -25,10 +25,10 @@ class Plan(Mapping[str, Format]):
     formats: Mapping[str, Format]
 
     @classmethod
-    def uniform(cls, layers: Iterable[Layer], format: Format = FLOAT) -> Plan:  # noqa: A002
+    def uniform(cls, layers: Iterable[Layer], format: Format = FLOAT) -> Plan:
         return cls({layer.name: format for layer in layers})
 
-    def replace(self, names: Iterable[str], format: Format) -> Plan:  # noqa: A002
+    def replace(self, names: Iterable[str], format: Format) -> Plan:
         """This plan with the layers `names` in `format`."""
         chosen = dict.fromkeys(names, format)
         unknown = chosen.keys() - self.formats.keys()
