@@ -1,0 +1,21 @@
+"""Searches: the plan that keeps the target, asked of a judge in as few questions as may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .bisection import bisection
+from .constraints import pinned
+from .literal import literal
+from .problem import Found, Judge, Problem, high_to_low
+from .progressive import progressive
+
+Search = Callable[[Problem], Found]
+
+SEARCHES: dict[str, Search] = {
+    "bisection": bisection,
+    "literal": literal,
+    "progressive": progressive,
+}
+
+__all__ = ["SEARCHES", "Found", "Judge", "Problem", "Search", "high_to_low", "pinned"]

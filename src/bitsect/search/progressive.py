@@ -1,0 +1,26 @@
+"""The paper's Algorithm 2: layer by layer, keeping what still meets the target."""
+
+from __future__ import annotations
+
+from .problem import Found, Problem, Trials
+
+
+def progressive(problem: Problem) -> Found:
+    """The plan left after trying each layer once per format, in N evaluations per format.
+
+    For each format b from high to low, for each layer on the rung above it by rising sensitivity:
+    lower it to b on top of all that was lowered before; keep it there if accuracy ≥ threshold, put
+    it back if not. A layer that fails does not stop those behind it, so a wrong order does less
+    harm than to a bisection.
+    """
+    trials = Trials(problem)
+    plan = trials.start()
+    for format in problem.formats:
+        names = problem.candidates(plan, format)
+        taken = 0
+        for name in names:
+            trial = plan.replace([name], format)
+            if trials.passes(trial):
+                plan, taken = trial, taken + 1
+        trials.note(format, taken, len(names))
+    return trials.found(plan)
