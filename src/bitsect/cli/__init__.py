@@ -1,0 +1,27 @@
+"""The command line: each command is one public call and a print."""
+
+from __future__ import annotations
+
+import sys
+
+from ..errors import BitsectError
+from . import layers
+from .app import app
+
+__all__ = ["app", "layers", "main"]
+
+
+def main() -> None:
+    """Run a command; our own errors become one line on stderr and exit code 1."""
+    from .output import complain
+
+    try:
+        app(prog_name="bitsect")
+    except BitsectError as error:
+        complain(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        complain("interrupted; what was finished is kept, the same command goes on from there")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)

@@ -1,0 +1,50 @@
+"""The Typer application and the options that commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+
+app = typer.Typer(
+    name="bitsect",
+    help="The bit-width each layer of a trained network can bear, found by bisection, proven by running.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or mps; default: where the network is.")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="Load a .pt2 file even if that runs pickled code.")
+]
+EmbeddingsOption = Annotated[bool, typer.Option("--embeddings", help="Count embeddings as layers too.")]
+InputShapeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--input-shape", help="Shape of one sample, as 3x224x224, where the model gives no example."
+    ),
+]
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"bitsect {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The bit-width each layer of a trained network can bear, found by bisection, proven by running."""

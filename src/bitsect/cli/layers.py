@@ -1,0 +1,84 @@
+"""bitsect layers: what a network is made of."""
+
+from __future__ import annotations
+
+from .app import (
+    DeviceOption,
+    EmbeddingsOption,
+    InputShapeOption,
+    JsonOption,
+    ModelArgument,
+    TrustOption,
+    app,
+)
+
+
+@app.command()
+def layers(
+    model: ModelArgument,
+    json: JsonOption = False,
+    embeddings: EmbeddingsOption = False,
+    input_shape: InputShapeOption = None,
+    trust: TrustOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """List the layers of MODEL: name, kind, weights, multiply-adds; totals; what stays in float and why."""
+    from ..pipeline import capture_model
+    from .output import count, megabytes, print_json, stdout
+
+    program = capture_model(model, input_shape=input_shape, trust=trust, embeddings=embeddings, device=device)
+    weights = sum(layer.weights for layer in program.layers)
+    macs = sum(layer.macs for layer in program.layers)
+    sizes = {bits: weights * bits / 8 for bits in (16, 8, 4)}
+    if json:
+        return print_json(
+            {
+                "model": model,
+                "layers": [
+                    {
+                        "name": layer.name,
+                        "kind": layer.kind,
+                        "weight_shape": layer.weight_shape,
+                        "weights": layer.weights,
+                        "macs": layer.macs,
+                        "places": [place.name for place in layer.places],
+                    }
+                    for layer in program.layers
+                ],
+                "totals": {
+                    "layers": len(program.layers),
+                    "weights": weights,
+                    "macs": macs,
+                    "size_mb": {str(bits): size / 1e6 for bits, size in sizes.items()},
+                },
+                "batch": program.fixed_batch or "any",
+                "skipped": [vars(item) for item in program.skipped],
+            }
+        )
+
+    from rich.table import Table
+
+    table = Table(title=f"{model}: {len(program.layers)} layers", title_justify="left", show_edge=False)
+    table.add_column("layer")
+    table.add_column("kind")
+    for heading in ("weight", "weights", "multiply-adds", "places"):
+        table.add_column(heading, justify="right")
+    for layer in program.layers:
+        shape = "×".join(map(str, layer.weight_shape)) if layer.weight_shape is not None else "–"
+        table.add_row(
+            layer.name, layer.kind, shape, count(layer.weights), count(layer.macs), str(len(layer.places))
+        )
+    stdout.print(table)
+    stdout.print(
+        f"\n{len(program.layers)} layers, {weights:,} weights, {count(macs)} multiply-adds per sample; "
+        + ", ".join(f"{megabytes(size)} at {bits} bits" for bits, size in sizes.items())
+    )
+    if program.fixed_batch is not None:
+        stdout.print(
+            f"The network holds its batch fixed at {program.fixed_batch}; smaller batches are padded."
+        )
+    if program.skipped:
+        stdout.print("\nStays in float:")
+        for item in program.skipped:
+            stdout.print(f"  {item.name}: {item.reason}", markup=False, soft_wrap=True)
+    return None

@@ -1,0 +1,54 @@
+"""How commands speak: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from rich.console import Console
+
+stdout = Console(highlight=False)
+stderr = Console(stderr=True, highlight=False)
+
+
+def print_json(data: dict[str, Any]) -> None:
+    """One JSON object on stdout; a number that is not finite is null, for JSON has no NaN."""
+    print(json.dumps(_finite(data), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def complain(message: str) -> None:
+    """One line on stderr, whatever the message holds."""
+    stderr.print(f"[bold red]error:[/] {_escape(' '.join(message.split()))}", soft_wrap=True)
+
+
+def note(message: str) -> None:
+    stderr.print(f"[dim]{_escape(message)}[/]", soft_wrap=True)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.2f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.1f} kB"
+
+
+def count(number: int) -> str:
+    """12,345 up to a million, then 1.23 M, 4.56 G."""
+    for unit, size in (("G", 1e9), ("M", 1e6)):
+        if number >= size:
+            return f"{number / size:.2f} {unit}"
+    return f"{number:,}"

@@ -1,0 +1,521 @@
+"""Reading an exported graph: its layers, their names, places, shapes, sums, and what stays in float."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
+
+from .errors import CaptureError
+from .operators import (
+    CONVOLUTIONS,
+    EINSUM,
+    EMBEDDING,
+    LINEAR,
+    MATMULS,
+    OPAQUE_MULTIPLIES,
+    RANDOM,
+    RECURRENT,
+    TRANSPOSED_CONVOLUTIONS,
+    is_float,
+    is_rectifier,
+    operator_name,
+    through_reshapes,
+)
+from .program import Inputs, Multiply, Operand, Program, Sum
+from .quantizer import Layout
+from .values import Layer, Place, Signature, Skipped
+
+
+def describe(exported: ExportedProgram, example: Inputs, *, embeddings: bool) -> Program:
+    """The program of a functional exported graph."""
+    return _Reader(exported, embeddings).program(example)
+
+
+class _Reader:
+    """Walks the graph once and collects what a Program needs."""
+
+    def __init__(self, exported: ExportedProgram, embeddings: bool) -> None:
+        self.exported, self.embeddings = exported, embeddings
+        self.constants, self.targets = _constants(exported)
+        self.inputs = _user_inputs(exported)
+        self.nodes = [node for node in exported.graph.nodes if _computes(node)]
+        self.batch_one, self.fixed_batch = _batch(self.inputs, exported)
+        self.fixed = _independent(self.nodes, self.constants)
+        self.tensors: dict[str, Node] = {}
+        self.name_of: dict[Node, str] = {}
+        self.skipped: list[Skipped] = []
+
+    def program(self, example: Inputs) -> Program:
+        found = [(node, *pair) for node in self.nodes if (pair := self._operands(node)) is not None]
+        layer_of = self._name_layers([(node, operands) for node, operands, _ in found])
+        places: dict[str, list[Place]] = {}
+        multiplies: list[Multiply] = []
+        shapes: dict[str, tuple[int, ...] | None] = {}
+        kinds: dict[str, str] = {}
+        for node, operands, signature in found:
+            layer = layer_of[node]
+            count = sum(name == layer for name in layer_of.values())
+            place_name = layer if count == 1 else f"{layer}@{len(places.get(layer, ())) + 1}"
+            place = Place(place_name, signature, self._macs(node, operands, signature))
+            places.setdefault(layer, []).append(place)
+            named = tuple(
+                self._with_tensor(operand, place_name, index) for index, operand in enumerate(operands)
+            )
+            output = self._tensor(_rectified(node), f"{place_name}.output")
+            multiplies.append(Multiply(layer, place, node, named, output))
+            weight = multiplies[-1].weight
+            shapes.setdefault(
+                layer, _shape(weight.root) if weight is not None and weight.root is not None else None
+            )
+            kinds.setdefault(layer, signature.kind)
+        layers = tuple(Layer(name, kinds[name], shapes[name], tuple(places[name])) for name in places)
+        for node in self.nodes:
+            self._list_skipped(node)
+        code = "\n".join(node.format_node() or "" for node in self.exported.graph.nodes)
+        outputs = _user_outputs(self.exported)
+        return Program(
+            nodes=self.nodes,
+            constants=self.constants,
+            inputs=self.inputs,
+            outputs=outputs,
+            in_spec=self.exported.call_spec.in_spec,
+            out_spec=self.exported.call_spec.out_spec,
+            layers=layers,
+            multiplies=tuple(multiplies),
+            sums=self._sums(),
+            tensors=self.tensors,
+            skipped=tuple(self.skipped),
+            example=example,
+            fixed_batch=self.fixed_batch,
+            code=code,
+        )
+
+    # Layers
+
+    def _operands(self, node: Node) -> tuple[tuple[Operand, ...], Signature] | None:
+        """The operands of `node` and its shapes, if it is a multiply that can be quantised."""
+        if node in self.fixed or node.op != "call_function":
+            return None
+        target = node.target
+        if target in LINEAR:
+            return self._pair(node, node.args[0], node.args[1], (0, 1), Layout((0,), (1,)), "linear")
+        if target in CONVOLUTIONS or target in TRANSPOSED_CONVOLUTIONS:
+            return self._convolution(node)
+        if target in MATMULS:
+            return self._matmul(node, MATMULS[target])
+        if target == EINSUM:
+            return self._einsum(node)
+        if target == EMBEDDING and self.embeddings and _node(node.args[0]) in self.fixed:
+            return self._embedding(node)
+        return None
+
+    def _pair(
+        self,
+        node: Node,
+        first: Any,
+        second: Any,
+        positions: tuple[int, int],
+        layout: Layout,
+        kind: str,
+        **more: Any,
+    ) -> tuple[tuple[Operand, ...], Signature] | None:
+        """A multiply of an activation by a weight of `layout`, or of two activations."""
+        left, right = _node(first), _node(second)
+        if not (is_float(left) and is_float(right)):
+            return None
+        weight = right in self.fixed
+        operands = (
+            Operand(positions[0], left),
+            Operand(positions[1], right, layout, self._root(right))
+            if weight
+            else Operand(positions[1], right),
+        )
+        if not weight and kind == "linear":
+            kind = "matmul"
+        return operands, self._signature(kind, left, right, node, **more)
+
+    def _convolution(self, node: Node) -> tuple[tuple[Operand, ...], Signature] | None:
+        given = _named_arguments(node)
+        dimensions = len(_shape(_node(given["weight"]))) - 2
+        transposed = node.target in TRANSPOSED_CONVOLUTIONS or bool(given.get("transposed"))
+        groups = given.get("groups", 1)
+        taps = tuple(range(2, 2 + dimensions))
+        layout = Layout((1,), (0,), taps, groups) if transposed else Layout((0,), (1,), taps)
+        channels = self._sizes(_node(given["input"]))[-dimensions - 1]
+        kind = "conv_transpose" if transposed else f"conv{dimensions}d"
+        if not transposed and groups == channels and channels > 1 and _shape(_node(given["weight"]))[1] == 1:
+            kind = "depthwise"
+        padding = given.get("padding", 0)
+        return self._pair(
+            node,
+            given["input"],
+            given["weight"],
+            (0, 1),
+            layout,
+            kind,
+            stride=_tuple(given.get("stride", 1), dimensions),
+            padding=() if isinstance(padding, str) else _tuple(padding, dimensions),
+            dilation=_tuple(given.get("dilation", 1), dimensions),
+            groups=groups,
+        )
+
+    def _matmul(self, node: Node, positions: tuple[int, int]) -> tuple[tuple[Operand, ...], Signature] | None:
+        left, right = (_node(node.args[position]) for position in positions)
+        rank = len(_shape(right))
+        if (
+            left in self.fixed and right not in self.fixed
+        ):  # weight · activation: the weight's rows are channels
+            rank = len(_shape(left))
+            layout = Layout(tuple(range(rank - 1)), (rank - 1,))
+            pair = self._pair(node, right, left, (positions[1], positions[0]), layout, "linear")
+            if pair is None:
+                return None
+            (activation, weight), signature = pair
+            return (weight, activation), signature
+        layout = Layout((), (0,)) if rank == 1 else Layout((*range(rank - 2), rank - 1), (rank - 2,))
+        return self._pair(node, left, right, positions, layout, "linear")
+
+    def _einsum(self, node: Node) -> tuple[tuple[Operand, ...], Signature] | None:
+        equation, factors = node.args[0], node.args[1]
+        assert isinstance(equation, str)
+        assert isinstance(factors, list | tuple)
+        if len(factors) != 2 or "->" not in equation or "." in equation:
+            return None
+        left, right = (_node(factor) for factor in factors)
+        terms, result = equation.replace(" ", "").split("->")
+        positions = (0, 1)
+        labels = terms.split(",")
+        if left in self.fixed and right not in self.fixed:
+            left, right, positions, labels = right, left, (1, 0), labels[::-1]
+        if len(set(labels[1])) != len(labels[1]):
+            return None
+        inputs = tuple(axis for axis, label in enumerate(labels[1]) if label not in result)
+        channels = tuple(axis for axis, label in enumerate(labels[1]) if label in result)
+        pair = self._pair(node, left, right, positions, Layout(channels, inputs), "linear")
+        if pair is None or positions == (0, 1):
+            return pair
+        (activation, weight), signature = pair
+        return (weight, activation), signature
+
+    def _embedding(self, node: Node) -> tuple[tuple[Operand, ...], Signature]:
+        weight = _node(node.args[0])
+        operand = Operand(0, weight, Layout((0,), (1,)), self._root(weight))
+        return (operand,), self._signature("embedding", _node(node.args[1]), weight, node)
+
+    def _signature(self, kind: str, left: Node, right: Node, output: Node, **more: Any) -> Signature:
+        operand = self._sizes(right) if right not in self.fixed else _shape(right)
+        return Signature(kind, self._sizes(left), operand, self._sizes(output), **more)
+
+    def _macs(self, node: Node, operands: tuple[Operand, ...], signature: Signature) -> int:
+        output, operand = math.prod(signature.output), signature.operand
+        if signature.kind == "embedding":
+            return 0
+        if signature.kind == "conv_transpose":
+            return math.prod(signature.input) * math.prod(operand[1:])
+        if signature.is_convolution:
+            return output * math.prod(operand[1:])
+        if node.target == EINSUM:
+            terms = str(node.args[0]).replace(" ", "").split("->")[0].split(",")
+            factors = node.args[1]
+            assert isinstance(factors, list | tuple)
+            sizes = {
+                label: size
+                for term, factor in zip(terms, factors, strict=True)
+                for label, size in zip(term, self._sizes(_node(factor)), strict=True)
+            }
+            return math.prod(sizes.values())
+        if operands[0].layout is not None:  # weight · activation
+            return output * operand[-1]
+        return output * signature.input[-1]
+
+    def _root(self, node: Node) -> Node:
+        """What a weight is a view of: a parameter (under its first name) or a computed constant."""
+        root = through_reshapes(node)
+        value = self.constants.get(root)
+        if value is None:
+            return root
+        for other, candidate in self.constants.items():
+            if candidate is value or _same_memory(candidate, value):
+                return other
+        return root
+
+    def _name_layers(self, found: Sequence[tuple[Node, tuple[Operand, ...]]]) -> dict[Node, str]:
+        """A layer per distinct weight, named by its parameter; matmuls by the module around them."""
+        names: dict[Node, str] = {}
+        by_root: dict[Node, str] = {}
+        taken: set[str] = set()
+        for node, operands in found:
+            root = next((operand.root for operand in operands if operand.layout is not None), None)
+            if root is not None and root in by_root:
+                names[node] = by_root[root]
+                continue
+            if root in self.targets:
+                parameter = self.targets[root]
+                path, _, last = parameter.rpartition(".")
+                wanted = path if last == "weight" and path else parameter
+            else:
+                wanted = _join(module_path(node), _role(node, operands))
+            name, count = wanted, 1
+            while name in taken:
+                count += 1
+                name = f"{wanted}_{count}"
+            taken.add(name)
+            names[node] = name
+            if root is not None:
+                by_root[root] = name
+        return names
+
+    # Tensors and sums
+
+    def _with_tensor(self, operand: Operand, place: str, index: int) -> Operand:
+        if operand.layout is not None:
+            return operand
+        suffix = "input" if index == 0 else f"input{index + 1}"
+        tensor = self._tensor(through_reshapes(operand.node), f"{place}.{suffix}")
+        return Operand(operand.position, operand.node, tensor=tensor)
+
+    def _tensor(self, node: Node, wanted: str) -> str:
+        """The name that the values of `node` are known by: the first one given."""
+        if node not in self.name_of:
+            self.name_of[node] = wanted
+            self.tensors[wanted] = node
+        return self.name_of[node]
+
+    def _sums(self) -> tuple[Sum, ...]:
+        found = []
+        for node in self.nodes:
+            if node in self.fixed or node.op != "call_function" or operator_name(node.target) != "add":
+                continue
+            addends = [
+                arg
+                for arg in node.args[:2]
+                if isinstance(arg, Node) and is_float(arg) and arg not in self.fixed
+            ]
+            if len(addends) == 2 and addends[0].meta["val"].shape == addends[1].meta["val"].shape:
+                path = _join(module_path(node), f"{node.name}.sum")
+                found.append(Sum(self._tensor(_rectified(node), path), (addends[0], addends[1])))
+        return tuple(found)
+
+    # What stays in float
+
+    def _list_skipped(self, node: Node) -> None:
+        if node.op != "call_function" or node in self.fixed or node.target is operator.getitem:
+            return
+        name = operator_name(node.target)
+        reason = None
+        if name in RECURRENT:
+            reason = "recurrent cell: its multiplies are inside one operator"
+        elif name in OPAQUE_MULTIPLIES:
+            reason = "this multiply has no quantised form"
+        elif name in RANDOM:
+            reason = "random operator: results differ from run to run"
+        elif node.target == EMBEDDING and not self.embeddings:
+            reason = "embedding: a look-up, quantised on request (--embeddings)"
+        elif node.target == EINSUM and node not in self.name_of and self._operands(node) is None:
+            reason = "einsum that is not a product of two float operands"
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            reason = "control flow: the layers inside its branches are not seen"
+        elif isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in (
+            "aten",
+            "prims",
+        ):
+            reason = "custom operator: bitsect does not know whether it multiplies"
+        elif (node.target in MATMULS or node.target in LINEAR) and self._operands(node) is None:
+            reason = "operands are not floating point"
+        if reason is not None:
+            self.skipped.append(Skipped(_join(module_path(node), name), str(node.target), reason))
+
+    def _sizes(self, node: Node) -> tuple[int, ...]:
+        """The shape of `node` at batch one."""
+        value = node.meta["val"]
+        sizes = [self.batch_one(size) for size in value.shape]
+        batch = self.fixed_batch
+        if batch is not None and node not in self.fixed and sizes and sizes[0] % batch == 0:
+            sizes[0] //= batch
+        return tuple(sizes)
+
+
+def module_path(node: Node) -> str:
+    """Where in the network `node` was called: `encoder.layer.0.attention`."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [entry[0] for entry in stack.values()]
+    path = paths[-1] if paths else ""
+    return "" if path.startswith("_empty_nn_module_stack") else path.partition("@")[0]
+
+
+def _role(node: Node, operands: tuple[Operand, ...]) -> str:
+    """`qk` and `av` for the two matmuls of an attention, otherwise the operator's name."""
+    if all(operand.layout is None for operand in operands):
+        if any(_comes_from_softmax(operand.node) for operand in operands):
+            return "av"
+        if _goes_to_softmax(node):
+            return "qk"
+    return operator_name(node.target)
+
+
+def _comes_from_softmax(node: Node) -> bool:
+    source = through_reshapes(node)
+    if operator_name(source.target) in ("_to_copy", "to") and isinstance(source.args[0], Node):
+        source = through_reshapes(source.args[0])
+    return source.op == "call_function" and "softmax" in operator_name(source.target)
+
+
+def _goes_to_softmax(node: Node, depth: int = 6) -> bool:
+    for user in node.users:
+        name = operator_name(user.target) if user.op == "call_function" else ""
+        if "softmax" in name:
+            return True
+        scores = name in (
+            "add",
+            "mul",
+            "div",
+            "masked_fill",
+            "where",
+            "_to_copy",
+            "to",
+            "view",
+            "tanh",
+            "expand",
+        )
+        if scores and depth and _goes_to_softmax(user, depth - 1):
+            return True
+    return False
+
+
+def _rectified(node: Node) -> Node:
+    """`node`, or what batch norm and a rectifier make of it where nothing else reads it in between."""
+    while len(node.users) == 1:
+        user = next(iter(node.users))
+        if user.op != "call_function":
+            break
+        if "batch_norm" in operator_name(user.target):
+            outputs = [
+                reader for reader in user.users if reader.target is operator.getitem and reader.args[1] == 0
+            ]
+            if user.args[0] is not node or (
+                len(user.users) != 1 if not outputs else len(outputs) != len(user.users)
+            ):
+                break
+            node = outputs[0] if outputs else user
+        elif is_rectifier(user):
+            return user
+        else:
+            break
+    return node
+
+
+def _constants(exported: ExportedProgram) -> tuple[dict[Node, Any], dict[Node, str]]:
+    """The values of the lifted placeholders, and the module path of each."""
+    by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    values: dict[Node, Any] = {}
+    targets: dict[Node, str] = {}
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT or spec.target is None:
+            continue
+        node = by_name[spec.arg.name]
+        found = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
+        if found is None:
+            raise CaptureError(f"the exported program lacks the value of '{spec.target}'")
+        values[node] = found.detach() if isinstance(found, Tensor) else found
+        targets[node] = spec.target
+    for node in exported.graph.nodes:
+        if node.op == "get_attr":
+            values[node] = getattr(exported.graph_module, str(node.target))
+    return values, targets
+
+
+def _user_inputs(exported: ExportedProgram) -> list[Node]:
+    lifted = {
+        spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind != InputKind.USER_INPUT
+    }
+    return [node for node in exported.graph.nodes if node.op == "placeholder" and node.name not in lifted]
+
+
+def _user_outputs(exported: ExportedProgram) -> list[Any]:
+    output = next(node for node in exported.graph.nodes if node.op == "output")
+    leaves = output.args[0]
+    assert isinstance(leaves, list | tuple)
+    specs = exported.graph_signature.output_specs
+    return [leaf for leaf, spec in zip(leaves, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
+
+
+def _computes(node: Node) -> bool:
+    """Assertions about shapes are left out: the program checks its inputs itself."""
+    if node.op == "call_module":
+        return False
+    return node.op == "call_function" and not (not node.users and "assert" in operator_name(node.target))
+
+
+def _independent(nodes: Sequence[Node], constants: dict[Node, Any]) -> set[Node]:
+    """The nodes whose values no input can change."""
+    fixed = set(constants)
+    for node in nodes:
+        if all(source in fixed for source in node.all_input_nodes):
+            fixed.add(node)
+    return fixed
+
+
+def _batch(inputs: Sequence[Node], exported: ExportedProgram) -> tuple[Any, int | None]:
+    """A function from a symbolic size to its value at batch one, and the batch if it is fixed."""
+    values: dict[Any, int] = {}
+    example = exported.example_inputs
+    leaves = torch.utils._pytree.tree_leaves(example) if example is not None else [None] * len(inputs)
+    fixed = None
+    for node, leaf in zip(inputs, leaves, strict=False):
+        value = node.meta.get("val")
+        if not isinstance(value, Tensor) or not value.ndim:
+            continue
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, int):
+                continue
+            known = 1 if axis == 0 else int(leaf.shape[axis])
+            values.update(dict.fromkeys(size.node.expr.free_symbols, known))
+        if isinstance(value.shape[0], int):
+            fixed = int(value.shape[0])
+
+    def batch_one(size: Any) -> int:
+        return int(size) if isinstance(size, int) else int(size.node.expr.subs(values))
+
+    return batch_one, None if values else fixed
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
+
+
+def _node(arg: Any) -> Node:
+    assert isinstance(arg, Node)
+    return arg
+
+
+def _named_arguments(node: Node) -> dict[str, Any]:
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    return {**{arg.name: value for arg, value in zip(schema, node.args, strict=False)}, **node.kwargs}
+
+
+def _tuple(value: Any, length: int) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return values * length if len(values) == 1 else values
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _same_memory(a: Any, b: Any) -> bool:
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.device.type == "meta" or a.numel() == 0:
+        return False
+    return (
+        a.data_ptr() == b.data_ptr()
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.dtype == b.dtype
+    )

@@ -1,0 +1,240 @@
+"""What bitsect knows of ATen operators: which multiply, which only move values, which never go negative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+aten = torch.ops.aten
+
+LINEAR = {aten.linear.default}
+# operator → position of its two operands
+MATMULS: dict[Any, tuple[int, int]] = {
+    aten.matmul.default: (0, 1),
+    aten.mm.default: (0, 1),
+    aten.bmm.default: (0, 1),
+    aten.mv.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.baddbmm.default: (1, 2),
+}
+CONVOLUTIONS = {
+    aten.conv1d.default,
+    aten.conv1d.padding,
+    aten.conv2d.default,
+    aten.conv2d.padding,
+    aten.conv3d.default,
+    aten.conv3d.padding,
+    aten.convolution.default,
+}
+TRANSPOSED_CONVOLUTIONS = {
+    aten.conv_transpose1d.default,
+    aten.conv_transpose2d.input,
+    aten.conv_transpose3d.input,
+}
+EINSUM = aten.einsum.default
+EMBEDDING = aten.embedding.default
+
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
+OPAQUE_MULTIPLIES = {
+    "bilinear",
+    "_trilinear",
+    "cdist",
+    "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd",
+    "dot",
+    "addmv",
+    "addbmm",
+    "embedding_bag",
+    "_embedding_bag",
+}
+RANDOM = {
+    "rand",
+    "randn",
+    "rand_like",
+    "randn_like",
+    "randint",
+    "bernoulli",
+    "multinomial",
+    "randperm",
+    "normal",
+}
+
+# Same values in another shape: a tensor keeps its range and its name through these.
+RESHAPES = {
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "transpose",
+    "permute",
+    "t",
+    "numpy_T",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "clone",
+    "contiguous",
+    "flatten",
+    "unflatten",
+    "alias",
+    "detach",
+    "movedim",
+    "lift_fresh_copy",
+}
+NEVER_NEGATIVE = {
+    "relu",
+    "relu6",
+    "sigmoid",
+    "hardsigmoid",
+    "softmax",
+    "_softmax",
+    "_safe_softmax",
+    "abs",
+    "exp",
+    "square",
+    "softplus",
+}
+# Non-negative where every tensor they take is.
+KEEPS_SIGN = {
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "mean",
+    "sum",
+    "cat",
+    "add",
+    "mul",
+    "dropout",
+    "slice",
+    "select",
+    "split",
+    "chunk",
+    "getitem",
+    "upsample_nearest2d",
+    "constant_pad_nd",
+    "pad",
+    "sqrt",
+    "pow",
+}
+
+
+def operator_name(target: Any) -> str:
+    """`conv2d` for `aten.conv2d.default`."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.rpartition("::")[2]
+    return getattr(target, "__name__", str(target))
+
+
+def is_reshape(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    name = operator_name(node.target)
+    return name in RESHAPES or (name == "dropout" and not (len(node.args) > 2 and node.args[2]))
+
+
+def through_reshapes(node: Node) -> Node:
+    """The node whose values `node` shows in another shape."""
+    while is_reshape(node) and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
+def is_rectifier(node: Node) -> bool:
+    """ReLU, ReLU6 and other clamps at zero: integer kernels do them while rounding."""
+    if node.op != "call_function":
+        return False
+    name = operator_name(node.target)
+    if name in ("relu", "relu6"):
+        return True
+    return name in ("hardtanh", "clamp", "clamp_min") and _lower_bound(node) == 0
+
+
+def _lower_bound(node: Node) -> float | None:
+    if operator_name(node.target) == "hardtanh":
+        bound = node.args[1] if len(node.args) > 1 else node.kwargs.get("min_val", -1.0)
+    else:
+        bound = node.args[1] if len(node.args) > 1 else node.kwargs.get("min")
+    return float(bound) if isinstance(bound, int | float) else None
+
+
+def never_negative(node: Node, depth: int = 64) -> bool:
+    """Whether the operators that made `node` rule negative values out."""
+    node = through_reshapes(node)
+    if node.op != "call_function" or depth == 0:
+        return False
+    name = operator_name(node.target)
+    if name in NEVER_NEGATIVE:
+        return True
+    if name in ("hardtanh", "clamp", "clamp_min"):
+        bound = _lower_bound(node)
+        return bound is not None and bound >= 0
+    if name not in KEEPS_SIGN:
+        return False
+    flat = [arg for arg in _flat(node.args) if not isinstance(arg, bool)]
+    if name in ("add", "mul") and any(isinstance(arg, int | float) and arg < 0 for arg in flat):
+        return False
+    if name in ("constant_pad_nd", "pad") and any(isinstance(arg, float) and arg < 0 for arg in flat):
+        return False
+    tensors = [arg for arg in flat if isinstance(arg, Node) and is_tensor(arg)]
+    if name in ("getitem", "split", "chunk"):
+        tensors = [arg for arg in flat if isinstance(arg, Node)]
+    return bool(tensors) and all(never_negative(arg, depth - 1) for arg in tensors)
+
+
+def _flat(args: Any) -> list[Any]:
+    if isinstance(args, list | tuple):
+        return [leaf for arg in args for leaf in _flat(arg)]
+    return [args]
+
+
+def is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """softmax(q·kᵀ·scale + mask)·v, in the order of operations of torch's MATH backend.
+
+    q and k are each multiplied by √scale, which keeps the result equal to that backend bit for bit.
+    """
+    share = (query.size(-1) ** -0.5 if scale is None else abs(scale)) ** 0.5
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    negative = scale is not None and scale < 0
+    weights = torch.matmul(query * (-share if negative else share), key.transpose(-2, -1) * share)
+    if is_causal:
+        shape = (query.size(-2), key.size(-2))
+        attn_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+    if attn_mask is None:
+        return torch.matmul(torch.softmax(weights, -1), value)
+    if attn_mask.dtype == torch.bool:
+        zero = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = zero.masked_fill(attn_mask.logical_not(), float("-inf"))
+    # A row that is masked out whole gives zeros, not NaN.
+    return torch.matmul(aten._safe_softmax(weights + attn_mask, -1), value)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.scaled_dot_product_attention.default: attention}

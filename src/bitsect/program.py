@@ -1,0 +1,450 @@
+"""A captured network as a list of steps, with four verbs: run, run_from, observe, differentiate.
+
+The graph is functional: no step changes a value that another one made, so the values alive before
+any layer are a state from which the rest can be run again, as often as wanted, to the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from .errors import BitsectError, DataError
+from .quantizer import Grid, Layout
+from .values import Layer, Place, Skipped
+
+Inputs = Any  # a tensor, a tuple of positional or a dictionary of keyword arguments
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor of a multiply: a weight with its layout, or an activation with the tensor it reads."""
+
+    position: int
+    node: Node
+    layout: Layout | None = None  # of a weight
+    root: Node | None = None  # what a weight is a view of: the value that is differentiated
+    tensor: str | None = None  # of an activation: the name its range is kept under
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """A place of a layer in the graph."""
+
+    layer: str
+    place: Place
+    node: Node
+    operands: tuple[Operand, ...]
+    output: str  # the name of the tensor after batch norm and a following rectifier
+
+    @property
+    def weight(self) -> Operand | None:
+        return next((operand for operand in self.operands if operand.layout is not None), None)
+
+    @property
+    def activations(self) -> tuple[Operand, ...]:
+        return tuple(operand for operand in self.operands if operand.layout is None)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A residual sum: two activations of one shape added, with a following rectifier."""
+
+    tensor: str
+    addends: tuple[Node, Node]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a plan does to a program: operands replaced, operands rounded, results rounded."""
+
+    weights: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
+    inputs: Mapping[tuple[str, int], Grid] = field(default_factory=dict)
+    results: Mapping[str, Grid] = field(default_factory=dict)
+
+
+FLOAT_ROUNDING = Rounding()
+
+
+@dataclass(frozen=True)
+class State:
+    """The values alive before a layer."""
+
+    values: Mapping[Node, Any]
+    rows: int  # samples in the batch, without padding
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """Gradients of a loss at one batch, and products of its Hessian with vectors."""
+
+    gradients: dict[str, tuple[Tensor, ...]]
+    variables: dict[str, tuple[Tensor, ...]]
+    _tracked: dict[str, tuple[Tensor, ...]]
+
+    def product(self, vectors: Mapping[str, Sequence[Tensor]]) -> dict[str, tuple[Tensor, ...]]:
+        """H·v, with v zero on every layer that `vectors` does not name."""
+        pairs = [
+            (gradient, vector)
+            for layer, layer_vectors in vectors.items()
+            for gradient, vector in zip(self._tracked[layer], layer_vectors, strict=True)
+        ]
+        names = list(vectors)
+        flat = [variable for name in names for variable in self.variables[name]]
+        connected = [(gradient, vector) for gradient, vector in pairs if gradient.requires_grad]
+        if not connected:  # a loss that is linear in these variables
+            products = [torch.zeros_like(variable) for variable in flat]
+        else:
+            gradients, directions = zip(*connected, strict=True)
+            products = list(
+                torch.autograd.grad(
+                    gradients, flat, directions, retain_graph=True, allow_unused=True, materialize_grads=True
+                )
+            )
+        split = iter(products)
+        return {name: tuple(next(split) for _ in self.variables[name]) for name in names}
+
+
+class Program:
+    """A network as steps that can be run under a rounding, from any layer."""
+
+    def __init__(
+        self,
+        *,
+        nodes: Sequence[Node],
+        constants: Mapping[Node, Any],
+        inputs: Sequence[Node],
+        outputs: Any,
+        in_spec: pytree.TreeSpec,
+        out_spec: pytree.TreeSpec,
+        layers: tuple[Layer, ...],
+        multiplies: tuple[Multiply, ...],
+        sums: tuple[Sum, ...],
+        tensors: Mapping[str, Node],
+        skipped: tuple[Skipped, ...],
+        example: Inputs,
+        fixed_batch: int | None,
+        code: str,
+    ) -> None:
+        self.layers, self.multiplies, self.sums = layers, multiplies, sums
+        self.tensors, self.skipped = dict(tensors), skipped
+        self.example, self.fixed_batch, self.code = example, fixed_batch, code
+        self._inputs, self._outputs = list(inputs), outputs
+        self._in_spec, self._out_spec = in_spec, out_spec
+        self._given = dict(constants)  # parameters, buffers and literal constants
+        self._split(nodes)
+        self._multiply_at = {multiply.node: multiply for multiply in multiplies}
+        self._start: dict[str, int] = {}
+        for index, node in enumerate(self._steps):
+            if node in self._multiply_at:
+                self._start.setdefault(self._multiply_at[node].layer, index)
+
+    def _split(self, nodes: Sequence[Node]) -> None:
+        """Separate the steps that need no input, which are computed once, from those of every run."""
+        fixed: set[Node] = set(self._given)
+        self._prologue: list[Node] = []
+        self._steps: list[Node] = []
+        for node in nodes:
+            independent = all(source in fixed for source in node.all_input_nodes)
+            if independent:
+                fixed.add(node)
+            (self._prologue if independent else self._steps).append(node)
+        self._constants = dict(self._given)
+        with torch.no_grad():
+            for node in self._prologue:
+                self._constants[node] = _call(node, self._constants)
+        last: dict[Node, int] = {}
+        for index, node in enumerate(self._steps):
+            for source in node.all_input_nodes:
+                last[source] = index
+        kept = {leaf for leaf in pytree.tree_leaves(self._outputs) if isinstance(leaf, Node)}
+        self._dying: list[list[Node]] = [[] for _ in self._steps]
+        for node, index in last.items():
+            if node not in self._constants and node not in kept:
+                self._dying[index].append(node)
+        for index, node in enumerate(self._steps):
+            if node not in last and node not in kept:
+                self._dying[index].append(node)
+
+    # The four verbs.
+
+    def run(self, inputs: Inputs, rounding: Rounding = FLOAT_ROUNDING) -> Any:
+        """The network's outputs, in the structure the network gives them."""
+        return self.run_keeping(inputs, (), rounding)[0]
+
+    def run_keeping(
+        self, inputs: Inputs, keep: Iterable[str], rounding: Rounding = FLOAT_ROUNDING
+    ) -> tuple[Any, dict[str, State]]:
+        """The outputs, and the states before the layers `keep`."""
+        values, rows = self._bind(inputs)
+        with torch.no_grad():
+            return self._run(values, rows, 0, keep, rounding)
+
+    def run_from(
+        self, layer: str, state: State, rounding: Rounding = FLOAT_ROUNDING, keep: Iterable[str] = ()
+    ) -> tuple[Any, dict[str, State]]:
+        """The outputs of the steps from `layer` on, and the states before the later layers `keep`."""
+        with torch.no_grad():
+            return self._run(dict(state.values), state.rows, self.start(layer), keep, rounding)
+
+    def observe(
+        self, inputs: Inputs, see: Mapping[str, Callable[[Tensor], None]], rounding: Rounding = FLOAT_ROUNDING
+    ) -> Any:
+        """The outputs, having shown each tensor named in `see` to its function."""
+        by_node: dict[Node, list[Callable[[Tensor], None]]] = {}
+        for name, function in see.items():
+            if name not in self.tensors:
+                raise BitsectError(f"unknown tensor '{name}'; Program.tensors lists them")
+            by_node.setdefault(self.tensors[name], []).append(function)
+        values, rows = self._bind(inputs)
+
+        def show(node: Node, value: Any) -> None:
+            for function in by_node.get(node, ()):
+                function(self._without_padding(value, rows))
+
+        with torch.no_grad():
+            for node, value in [*self._constants.items(), *values.items()]:
+                show(node, value)
+            self._walk(values, 0, len(self._steps), rounding, made=show)
+        return self._collect(values, rows)
+
+    def differentiate(
+        self, inputs: Inputs, loss: Callable[[Any], Tensor], layers: Iterable[str]
+    ) -> Derivative:
+        """Derivatives of `loss(outputs)` with respect to each layer's weight.
+
+        A matmul of two activations has none: there, with respect to zeros added to its operands.
+        """
+        wanted = set(layers)
+        variables: dict[str, list[Tensor]] = {name: [] for name in wanted}
+        leaves: dict[Node, Tensor] = {}
+        for multiply in self.multiplies:
+            weight = multiply.weight
+            if multiply.layer in wanted and weight is not None and weight.root not in leaves:
+                assert weight.root is not None
+                leaf = self._constants[weight.root].detach().clone().requires_grad_()
+                leaves[weight.root] = leaf
+                variables[multiply.layer].append(leaf)
+
+        def add_zeros(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
+            if multiply.layer not in wanted or multiply.weight is not None:
+                return value
+            zeros = torch.zeros_like(value, requires_grad=True)
+            variables[multiply.layer].append(zeros)
+            return value + zeros
+
+        values, rows = self._bind(inputs)
+        with torch.enable_grad():
+            values.update(self._prologue_with(leaves))
+            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=add_zeros)
+            value = loss(self._collect(values, rows))
+            flat = [variable for group in variables.values() for variable in group]
+            gradients = iter(
+                torch.autograd.grad(value, flat, create_graph=True, allow_unused=True, materialize_grads=True)
+            )
+        tracked = {name: tuple(next(gradients) for _ in group) for name, group in variables.items()}
+        detached = {name: tuple(gradient.detach() for gradient in group) for name, group in tracked.items()}
+        return Derivative(detached, {name: tuple(group) for name, group in variables.items()}, tracked)
+
+    # What the verbs stand on.
+
+    def start(self, layer: str) -> int:
+        """The step at which `layer` first multiplies."""
+        if layer not in self._start:
+            raise BitsectError(f"unknown layer '{layer}'; `bitsect layers` lists them")
+        return self._start[layer]
+
+    def constant(self, node: Node) -> Tensor:
+        value = self._constants[node]
+        assert isinstance(value, Tensor)
+        return value
+
+    @property
+    def steps(self) -> int:
+        return len(self._steps)
+
+    @cached_property
+    def device(self) -> torch.device:
+        tensors = (value for value in self._given.values() if isinstance(value, Tensor))
+        first = next(tensors, None)
+        return first.device if first is not None else torch.device("cpu")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the graph and of every parameter, buffer and constant."""
+        digest = hashlib.sha256(self.code.encode())
+        for node, value in self._given.items():
+            digest.update(node.name.encode())
+            if isinstance(value, Tensor) and value.device.type != "meta":
+                flat = value.detach().cpu().contiguous()
+                digest.update(f"{flat.dtype}{tuple(flat.shape)}".encode())
+                digest.update(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def _bind(self, inputs: Inputs) -> tuple[dict[Node, Any], int]:
+        """The values of the input placeholders, moved to the program's device and padded if need be."""
+        flat = self._flatten(inputs)
+        values: dict[Node, Any] = {}
+        rows = -1
+        for node, value in zip(self._inputs, flat, strict=True):
+            expected = node.meta.get("val")
+            if isinstance(value, Tensor) and isinstance(expected, Tensor):
+                self._check(node, value, expected)
+                rows = max(rows, value.shape[0] if value.ndim else -1)
+                value = value.to(self.device)
+            values[node] = value
+        if self.fixed_batch is not None and rows != self.fixed_batch:
+            if rows > self.fixed_batch:
+                raise DataError(
+                    f"a batch of {rows} is more than the {self.fixed_batch} this network was captured with"
+                )
+            for node, value in values.items():
+                if isinstance(value, Tensor) and value.ndim and value.shape[0] == rows:
+                    values[node] = torch.cat(
+                        [value, value[-1:].expand(self.fixed_batch - rows, *value.shape[1:])]
+                    )
+        return values, rows
+
+    def _flatten(self, inputs: Inputs) -> list[Any]:
+        from torch.export._tree_utils import reorder_kwargs
+
+        args, kwargs = call_arguments(inputs)
+        try:
+            kwargs = reorder_kwargs(kwargs, self._in_spec)
+        except (ValueError, AssertionError, KeyError):
+            names = self._in_spec.children()[1].context
+            raise DataError(f"the network takes the named inputs {names}, not {sorted(kwargs)}") from None
+        flat = pytree.tree_leaves((args, kwargs))
+        if len(flat) != len(self._inputs):
+            raise DataError(f"the network takes {len(self._inputs)} inputs; these samples hold {len(flat)}")
+        return flat
+
+    def _check(self, node: Node, value: Tensor, expected: Tensor) -> None:
+        wanted = ["batch" if axis == 0 else size for axis, size in enumerate(expected.shape)]
+        fits = value.ndim == expected.ndim and all(
+            axis == 0 or not isinstance(size, int) or size == got
+            for axis, (size, got) in enumerate(zip(expected.shape, value.shape, strict=True))
+        )
+        if not fits:
+            shape = " × ".join(str(size) for size in wanted)
+            raise DataError(f"input '{node.name}' has shape {tuple(value.shape)}; the network takes {shape}")
+        if value.dtype != expected.dtype:
+            raise DataError(f"input '{node.name}' is {value.dtype}; the network takes {expected.dtype}")
+
+    def _run(
+        self, values: dict[Node, Any], rows: int, start: int, keep: Iterable[str], rounding: Rounding
+    ) -> tuple[Any, dict[str, State]]:
+        states: dict[str, State] = {}
+        for position, name in sorted((self.start(name), name) for name in set(keep)):
+            if position >= start:
+                self._walk(values, start, position, rounding)
+                states[name], start = State(dict(values), rows), position
+        self._walk(values, start, len(self._steps), rounding)
+        return self._collect(values, rows), states
+
+    def _walk(
+        self,
+        values: dict[Node, Any],
+        start: int,
+        stop: int,
+        rounding: Rounding,
+        operand: Callable[[Multiply, Operand, Tensor], Tensor] | None = None,
+        made: Callable[[Node, Any], None] | None = None,
+    ) -> None:
+        constants = self._constants
+
+        def read(node: Node) -> Any:
+            return values[node] if node in values else constants[node]
+
+        for index in range(start, stop):
+            node = self._steps[index]
+            args, kwargs = map_arg(node.args, read), map_arg(node.kwargs, read)
+            multiply = self._multiply_at.get(node)
+            if multiply is not None:
+                args = _with_operands(multiply, args, rounding, operand)
+            result = node.target(*args, **kwargs)  # type: ignore[operator]
+            if made is not None:
+                made(node, result)
+            if node.name in rounding.results:
+                result = rounding.results[node.name].round(result)
+            values[node] = result
+            for dead in self._dying[index]:
+                values.pop(dead, None)
+
+    def _prologue_with(self, leaves: dict[Node, Tensor]) -> dict[Node, Any]:
+        """The constants that follow from `leaves`, computed again so that derivatives reach them."""
+        values: dict[Node, Any] = dict(leaves)
+        for node in self._prologue:
+            if node not in values and any(source in values for source in node.all_input_nodes):
+                values[node] = _call(node, {**self._constants, **values})
+        return values
+
+    def _collect(self, values: Mapping[Node, Any], rows: int) -> Any:
+        def read(leaf: Any) -> Any:
+            if not isinstance(leaf, Node):
+                return leaf
+            value = values[leaf] if leaf in values else self._constants[leaf]
+            return self._without_padding(value, rows)
+
+        leaves = [read(leaf) for leaf in self._outputs]
+        return pytree.tree_unflatten(leaves, self._out_spec)
+
+    def _without_padding(self, value: Any, rows: int) -> Any:
+        batch = self.fixed_batch
+        if batch is None or rows == batch or not isinstance(value, Tensor) or not value.ndim:
+            return value
+        if value.shape[0] % batch:  # the batch is not the leading axis: nothing can be cut off
+            return value
+        return value[: rows * (value.shape[0] // batch)]
+
+
+def call_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """How a network is called with `inputs`: a tensor, a tuple (positional) or a dictionary (keywords)."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, tuple | list):
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+def _call(node: Node, values: Mapping[Node, Any]) -> Any:
+    return node.target(*map_arg(node.args, values.__getitem__), **map_arg(node.kwargs, values.__getitem__))  # type: ignore[operator]
+
+
+def _with_operands(
+    multiply: Multiply,
+    args: tuple[Any, ...],
+    rounding: Rounding,
+    change: Callable[[Multiply, Operand, Tensor], Tensor] | None,
+) -> tuple[Any, ...]:
+    """The arguments of a multiply with its operands rounded."""
+    replaced: dict[int, Tensor] = {}
+    for position, operand in enumerate(multiply.operands):
+        key = (multiply.node.name, position)
+        value = _operand_of(multiply, args, operand)
+        if key in rounding.weights:
+            value = rounding.weights[key]
+        elif key in rounding.inputs:
+            value = rounding.inputs[key].round(value)
+        if change is not None:
+            value = change(multiply, operand, value)
+        replaced[operand.position] = value
+    if isinstance(args[1], list | tuple) and isinstance(args[0], str):  # einsum: an equation and a list
+        return (args[0], [replaced.get(i, arg) for i, arg in enumerate(args[1])], *args[2:])
+    return tuple(replaced.get(i, arg) for i, arg in enumerate(args))
+
+
+def _operand_of(multiply: Multiply, args: tuple[Any, ...], operand: Operand) -> Tensor:
+    source = args[1] if isinstance(args[0], str) else args
+    value = source[operand.position]
+    assert isinstance(value, Tensor)
+    return value
