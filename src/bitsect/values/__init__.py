@@ -3,9 +3,11 @@
 from .evaluation import Evaluation
 from .format import FLOAT, INT4, INT8, Format
 from .layer import Layer, Place, Signature, Skipped, matching
+from .measured import Losses, Measured, Noise
 from .placement import ONNXRUNTIME, PAPER, PLACEMENTS, Placement, placement_named
 from .plan import Plan
 from .ranges import Range, Ranges
+from .scores import Scores
 from .target import Target
 
 __all__ = [
@@ -18,11 +20,15 @@ __all__ = [
     "Evaluation",
     "Format",
     "Layer",
+    "Losses",
+    "Measured",
+    "Noise",
     "Place",
     "Placement",
     "Plan",
     "Range",
     "Ranges",
+    "Scores",
     "Signature",
     "Skipped",
     "Target",

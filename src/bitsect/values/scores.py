@@ -1,0 +1,68 @@
+"""How sensitive each layer is, and how far that can be trusted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import BitsectError
+from .format import Format
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One number per layer: the higher, the more the network suffers from rounding it."""
+
+    metric: str
+    format: Format
+    layers: tuple[str, ...]  # in graph order
+    values: tuple[float, ...]
+    standard_error: tuple[float, ...] | None = None  # None: too few draws to know, or none were made
+    split_half: float | None = None  # rank agreement of two halves of the draws, −1 … 1
+
+    def __post_init__(self) -> None:
+        if not len(self.layers) == len(self.values) == len(self.standard_error or self.values):
+            raise BitsectError(
+                f"metric '{self.metric}': {len(self.values)} scores for {len(self.layers)} layers"
+            )
+        for numbers in (self.values, self.standard_error or ()):
+            for name, number in zip(self.layers, numbers, strict=False):
+                if not math.isfinite(number):
+                    raise BitsectError(
+                        f"metric '{self.metric}' gives {number} for layer '{name}' at {self.format}"
+                    )
+
+    def order(self) -> tuple[str, ...]:
+        """The layers by rising score; equal scores in graph order.
+
+        >>> Scores("single", Format(8, 8), ("a", "b", "c"), (2.0, 1.0, 1.0)).order()
+        ('b', 'c', 'a')
+        """
+        score = dict(zip(self.layers, self.values, strict=True))
+        return tuple(sorted(self.layers, key=score.__getitem__))
+
+    def to_json(self) -> dict[str, Any]:
+        errors = self.standard_error or (None,) * len(self.layers)
+        return {
+            "metric": self.metric,
+            "format": self.format.name,
+            "split_half": self.split_half,
+            "layers": {
+                name: {"score": value, "standard_error": error}
+                for name, value, error in zip(self.layers, self.values, errors, strict=True)
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Scores:
+        rows = data["layers"]
+        errors = tuple(row["standard_error"] for row in rows.values())
+        return cls(
+            data["metric"],
+            Format.parse(data["format"]),
+            tuple(rows),
+            tuple(row["score"] for row in rows.values()),
+            None if None in errors else errors,
+            data["split_half"],
+        )
