@@ -1,0 +1,378 @@
+"""Samples from real files of every kind, and what is refused."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch.utils.data import DataLoader, TensorDataset
+
+from bitsect.data import load_samples
+from bitsect.errors import DataError, MissingExtraError
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (11, 6, 5, 3), dtype=np.uint8)
+FLOATS = RNG.standard_normal((11, 4)).astype(np.float32)
+LABELS = RNG.integers(0, 3, 11)
+MEAN, STD = np.float32([0.4, 0.5, 0.6]), np.float32([0.2, 0.25, 0.3])
+
+
+def save(path: Path, **arrays: np.ndarray) -> str:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        save_file({name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()}, path)
+    return str(path)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Three classes of PNG files, of which the first is named so that its order is not its number."""
+    root = tmp_path / "images"
+    for index, pixels in enumerate(PIXELS):
+        folder = root / ["10", "2", "007"][index % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{index:02d}.{['png', 'PNG', 'bmp'][index % 3]}")
+    (root / ".hidden").mkdir()
+    (root / "notes.txt").write_text("no image")
+    return root
+
+
+def refused(message: str, *data: object, **options: object) -> None:
+    """Loading and reading `data` raises one line with this message."""
+    with pytest.raises(DataError) as caught:
+        for _ in load_samples(*data, **options).batches(4):
+            pass
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# Files of arrays
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_pixels_become_normalised_channels_first(tmp_path, suffix):
+    samples = load_samples(save(tmp_path / f"a{suffix}", x=PIXELS, y=LABELS, mean=MEAN, std=STD))
+    assert len(samples) == 11
+    assert torch.equal(samples.labels, torch.from_numpy(LABELS))
+    inputs = samples.inputs(slice(None))
+    expected = (
+        torch.from_numpy(PIXELS).permute(0, 3, 1, 2) / 255 - torch.from_numpy(MEAN)[:, None, None]
+    ) / (torch.from_numpy(STD)[:, None, None])
+    assert torch.equal(inputs, expected)
+    assert inputs.is_contiguous()
+    assert torch.equal(samples.inputs(torch.tensor([3, 1])), expected[[3, 1]])
+
+
+def test_both_kinds_of_file_and_memory_are_the_same_samples(tmp_path):
+    arrays = {"x": PIXELS, "y": LABELS}
+    files = [load_samples(save(tmp_path / name, **arrays)) for name in ("a.npz", "a.safetensors")]
+    memory = load_samples((torch.from_numpy(PIXELS), torch.from_numpy(LABELS)))
+    assert len({samples.fingerprint() for samples in (*files, memory)}) == 1
+
+
+def test_a_fingerprint_sees_every_change(tmp_path):
+    changed, other_labels = PIXELS.copy(), LABELS.copy()
+    changed[5, 0, 0, 0] ^= 1
+    other_labels[7] += 1
+    versions = [
+        load_samples((PIXELS, LABELS)),
+        load_samples((changed, LABELS)),
+        load_samples((PIXELS, other_labels)),
+        load_samples(PIXELS),
+        load_samples((PIXELS, LABELS), mean=0.5),
+        load_samples((PIXELS, LABELS), samples=11),
+        load_samples((PIXELS[:10], LABELS[:10])),
+        load_samples((PIXELS.reshape(11, 5, 6, 3), LABELS)),
+    ]
+    assert len({samples.fingerprint() for samples in versions}) == len(versions)
+
+
+def test_options_go_before_the_files_own_mean(tmp_path):
+    path = save(tmp_path / "a.npz", x=PIXELS, mean=MEAN, std=STD)
+    samples = load_samples(path, mean=127, std=128, scale=1)
+    expected = (torch.from_numpy(PIXELS).permute(0, 3, 1, 2).float() - 127) / 128
+    assert torch.equal(samples.inputs(slice(None)), expected)
+    assert samples.labels is None
+
+
+def test_grey_pixels_need_no_channel():
+    samples = load_samples(PIXELS[..., 0])
+    assert torch.equal(samples.inputs(slice(0, 2)), torch.from_numpy(PIXELS[:2, None, :, :, 0]) / 255)
+
+
+def test_floats_and_tokens_are_taken_as_they_are(tmp_path):
+    path = save(tmp_path / "a.npz", x=FLOATS, y=LABELS.astype(np.uint8), mean=MEAN)
+    samples = load_samples(path)
+    assert torch.equal(samples.inputs(slice(None)), torch.from_numpy(FLOATS))
+    assert samples.labels.dtype == torch.int64
+    tokens = RNG.integers(0, 1000, (11, 7)).astype(np.int32)
+    assert load_samples(save(tmp_path / "b.npz", x=tokens)).inputs(slice(None)).dtype == torch.int32
+    wide = load_samples(save(tmp_path / "c.npz", x=FLOATS.astype(np.float64)))
+    assert wide.inputs(slice(None)).dtype == torch.float32
+    assert load_samples(torch.from_numpy(FLOATS).double()).inputs(slice(None)).dtype == torch.float64
+
+
+def test_arrays_without_x_are_named_inputs(tmp_path):
+    ids, mask = RNG.integers(0, 9, (11, 7)), np.ones((11, 7), dtype=np.uint8)
+    samples = load_samples(save(tmp_path / "a.safetensors", input_ids=ids, attention_mask=mask, y=LABELS))
+    inputs = samples.inputs(slice(2, 5))
+    assert set(inputs) == {"input_ids", "attention_mask"}
+    assert torch.equal(inputs["input_ids"], torch.from_numpy(ids)[2:5])
+    assert len(samples.labels) == 11
+
+
+def test_beside_x_other_arrays_are_not_read(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=FLOATS, names=np.array(["a", "b"]))
+    assert len(load_samples(path)) == 11
+
+
+# Batches and draws
+
+
+def test_batches_hold_every_sample_once_in_order():
+    samples = load_samples((FLOATS, LABELS))
+    batches = list(samples.batches(4))
+    assert [len(batch.indices) for batch in batches] == [4, 4, 3]
+    assert torch.equal(torch.cat([batch.inputs for batch in batches]), torch.from_numpy(FLOATS))
+    assert torch.equal(torch.cat([batch.labels for batch in batches]), torch.from_numpy(LABELS))
+    assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(11))
+    assert all(batch.rows is None for batch in batches)
+
+
+def test_a_draw_is_seeded_shuffled_and_without_replacement():
+    counting = torch.arange(50)[:, None].float()
+
+    def drawn(count: int, seed: int) -> list[float]:
+        return load_samples(counting, samples=count, seed=seed).inputs(slice(None)).flatten().tolist()
+
+    assert drawn(20, 1) == drawn(20, 1)
+    assert drawn(20, 1) != drawn(20, 2)
+    assert drawn(20, 1) == drawn(30, 1)[:20]
+    assert sorted(drawn(50, 1)) == list(range(50)) != drawn(50, 1)
+
+
+def test_a_draw_keeps_labels_with_inputs():
+    samples = load_samples((torch.arange(50)[:, None].float(), torch.arange(50)), samples=9, seed=4)
+    assert torch.equal(samples.inputs(slice(None)).flatten().long(), samples.labels)
+    again = load_samples(samples, samples=3)
+    assert len(again) == 3
+    assert set(again.labels.tolist()) <= set(samples.labels.tolist())
+    assert load_samples(samples) is samples
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"samples": 5, "seed": 3, "mean": [0.1, 0.2, 0.3], "scale": 1 / 128}]
+)
+def test_spec_and_options_give_the_same_samples_elsewhere(tmp_path, images, options, monkeypatch):
+    save(tmp_path / "a.npz", x=PIXELS, y=LABELS, std=STD)
+    monkeypatch.chdir(tmp_path)
+    for spec in ("a.npz", "images"):
+        samples = load_samples(spec, **options)
+        stored = json.loads(json.dumps({"spec": samples.spec, "options": samples.options}))
+        monkeypatch.chdir("/")
+        again = load_samples(stored["spec"], **stored["options"])
+        assert again.fingerprint() == samples.fingerprint()
+        assert torch.equal(again.inputs(slice(None)), samples.inputs(slice(None)))
+        monkeypatch.chdir(tmp_path)
+
+
+def test_the_zoo_has_samples():
+    from bitsect.models.zoo import data_path
+
+    if not data_path("fashion-test").exists():
+        pytest.skip("the zoo is not built")
+    samples = load_samples("zoo:fashion-test", samples=7)
+    assert samples.spec == "zoo:fashion-test"
+    assert samples.inputs(slice(None)).shape == (7, 1, 28, 28)
+
+
+# Python objects
+
+
+def test_a_data_loader_is_collected_in_order():
+    loader = DataLoader(TensorDataset(torch.from_numpy(FLOATS), torch.from_numpy(LABELS)), batch_size=3)
+    samples = load_samples(loader)
+    assert samples.fingerprint() == load_samples((FLOATS, LABELS)).fingerprint()
+    unlabelled = load_samples(DataLoader(TensorDataset(torch.from_numpy(FLOATS)), batch_size=3))
+    assert unlabelled.labels is None
+    assert unlabelled.fingerprint() == load_samples(torch.from_numpy(FLOATS)).fingerprint()
+
+
+def test_iterables_may_give_several_inputs():
+    x, y = torch.from_numpy(FLOATS), torch.from_numpy(LABELS)
+    pairs = load_samples((((a, 2 * a), b) for a, b in zip(x.split(4), y.split(4), strict=True)))
+    first, second = pairs.inputs(slice(None))
+    assert torch.equal(second, 2 * first)
+    named = load_samples([{"a": x[:6], "b": x[:6]}, {"a": x[6:], "b": x[6:]}])
+    assert torch.equal(named.inputs(slice(None))["b"], x)
+    assert named.labels is None
+    assert set(load_samples(({"a": x}, y)).inputs(slice(0, 1))) == {"a"}
+
+
+def test_what_is_no_batch_is_refused():
+    x, y = torch.from_numpy(FLOATS), torch.from_numpy(LABELS)
+    refused("data of type int: give a .npz or .safetensors file", 42)
+    refused("holds no samples", iter(()))
+    refused("batch 0 holds a single int: give batches", [(x[0], 1)])
+    refused("batch 0 has 3 parts: give (inputs, labels)", [(x, x, y)])
+    refused("batch 1 is made of other parts", [(x, y), x])
+    refused("batch 1: of samples 'x' has 3, 'y' has 2", [(x, y), (x[:3], y[:2])])
+    refused("samples of shapes (3,) and (4,): bring them to one shape", [x, x[:, :3]])
+    refused("given as Python objects", load_samples(x).spec)
+
+
+# What arrays are refused
+
+
+def test_files_that_are_not_there_or_of_no_known_kind(tmp_path):
+    refused("no such file or folder: give a .npz or .safetensors file", str(tmp_path / "a.npz"))
+    refused("no such file or folder", "hub:something")
+    (tmp_path / "a.csv").write_text("1,2")
+    refused("unknown kind of data: give a .npz or .safetensors file", str(tmp_path / "a.csv"))
+
+
+def test_arrays_that_do_not_fit(tmp_path):
+    refused("'x' has 11, 'y' has 10", save(tmp_path / "a.npz", x=FLOATS, y=LABELS[:10]))
+    refused("holds no samples", save(tmp_path / "b.npz", x=FLOATS[:0], y=LABELS[:0]))
+    refused("holds no inputs: store them as 'x'", save(tmp_path / "c.npz", y=LABELS))
+    refused("not (11, 3, 6, 5): transpose", PIXELS.transpose(0, 3, 1, 2))
+    refused("not (11, 90): transpose or cast", PIXELS.reshape(11, -1))
+    refused("mean, std and scale are for images in uint8", FLOATS, mean=0.5)
+    refused("mean has 2 values, but the images have 3 channels: give 1 or 3", PIXELS, mean=[0.5, 0.5])
+    refused("no std of 0", PIXELS, std=0)
+    refused("12 samples asked for, it has 11: ask for 1 to 11", FLOATS, samples=12)
+    refused("0 samples asked for", FLOATS, samples=0)
+    refused("store numbers", save(tmp_path / "d.npz", x=np.array(["a", "b"])))
+
+
+def test_bad_samples_are_named_by_their_place_in_the_file(tmp_path):
+    broken, negative = FLOATS.copy(), LABELS.copy()
+    broken[6, 2] = np.nan
+    negative[8] = -1
+    refused("sample 6 has NaN or infinity in 'x'", save(tmp_path / "a.npz", x=broken, y=LABELS))
+    refused("sample 6 has NaN or infinity in 'x'", broken, samples=11, seed=1)
+    broken[6, 2] = -np.inf
+    refused("sample 6 has NaN or infinity in 'b'", {"a": FLOATS, "b": broken})
+    refused("sample 8 has a negative label: labels count classes from 0", (FLOATS, negative))
+    refused("sample 8 has a negative label", (FLOATS, negative), samples=11, seed=1)
+
+
+def test_archives_that_are_damaged_or_could_run_code(tmp_path):
+    objects = tmp_path / "objects.npz"
+    np.savez(objects, x=np.array([{}, []], dtype=object))
+    refused("holds Python objects (pickle), which could run code: store plain arrays", objects)
+    whole = Path(save(tmp_path / "whole.npz", x=FLOATS)).read_bytes()
+    (tmp_path / "short.npz").write_bytes(whole[:-30])
+    refused("not an .npz archive, or a truncated one: write it again", tmp_path / "short.npz")
+    middle = len(whole) // 2
+    (tmp_path / "flipped.npz").write_bytes(whole[:middle] + b"\xff\x00\xff" + whole[middle + 3 :])
+    refused("damaged archive", tmp_path / "flipped.npz")
+    tensors = Path(save(tmp_path / "whole.safetensors", x=FLOATS)).read_bytes()
+    (tmp_path / "short.safetensors").write_bytes(tensors[:-30])
+    refused("not a .safetensors file, or a truncated one", tmp_path / "short.safetensors")
+
+
+# Folders of images
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_folder_is_the_same_however_many_decode(images, workers):
+    samples = load_samples(images, workers=workers, mean=127, std=128, scale=1)
+    order = [2, 5, 8, 0, 3, 6, 9, 1, 4, 7, 10]  # folders 007, 10 and 2
+    expected = (torch.from_numpy(PIXELS[order]).permute(0, 3, 1, 2).float() - 127) / 128
+    assert samples.labels.tolist() == [7] * 3 + [10] * 4 + [2] * 4
+    assert torch.equal(torch.cat([batch.inputs for batch in samples.batches(2)]), expected)
+    next(samples.batches(2))  # left off after one batch, as an early decision does
+    assert torch.equal(torch.cat([batch.inputs for batch in samples.batches(3)]), expected)
+
+
+def test_classes_by_name_and_images_without_class(images):
+    (images / "10").rename(images / "bird")
+    assert load_samples(images).labels.tolist() == [0] * 3 + [1] * 4 + [2] * 4
+    assert load_samples(images / "bird").labels is None
+
+
+def test_images_are_grey_only_if_all_are(tmp_path):
+    Image.fromarray(PIXELS[0, ..., 0]).save(tmp_path / "a.png")
+    assert load_samples(tmp_path).inputs(slice(None)).shape == (1, 1, 6, 5)
+    Image.fromarray(PIXELS[1]).save(tmp_path / "b.png")
+    assert load_samples(tmp_path).inputs(slice(None)).shape == (2, 3, 6, 5)
+
+
+def test_a_folders_fingerprint_sees_bytes_names_and_draw(images):
+    prints = [load_samples(images).fingerprint(), load_samples(images, samples=5).fingerprint()]
+    (images / "2" / "04.PNG").rename(images / "2" / "05.PNG")
+    prints.append(load_samples(images).fingerprint())
+    Image.fromarray(PIXELS[0]).save(images / "2" / "05.PNG")
+    prints.append(load_samples(images).fingerprint())
+    assert len(set(prints)) == 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_damaged_images_are_named(images, workers):
+    path = images / "10" / "09.png"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) - 60])  # the header is whole: found when it is decoded
+    refused("09.png: not a readable image", images, workers=workers)
+    path.write_bytes(b"text")
+    refused("09.png: not a readable image", images, workers=workers)
+
+
+def test_folders_that_do_not_fit(images, tmp_path):
+    Image.fromarray(PIXELS[0, :4]).save(images / "2" / "small.png")
+    refused("small.png: is 5×4, but", images)
+    (images / "2" / "small.png").unlink()
+    Image.fromarray(PIXELS[0, ..., 0].astype(np.uint16)).save(images / "2" / "deep.png")
+    refused("deep.png: pixels of mode I;16 are not bytes", images)
+    (images / "2" / "deep.png").rename(images / "stray.png")
+    refused("stray.png: lies beside sub-folders", images)
+    (tmp_path / "empty" / "0").mkdir(parents=True)
+    refused("no images in it or its sub-folders", tmp_path / "empty")
+
+
+def test_images_need_pillow(images, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"bitsect\[images\]"):
+        load_samples(images)
+
+
+def run_script(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path, images):
+    # No torch before the processes start: this keeps the test quick.
+    done = run_script(
+        tmp_path,
+        "from pathlib import Path\n"
+        "from bitsect.data.decode import decode_each\n"
+        f"paths = sorted(Path({str(images / '10')!r}).iterdir())\n"
+        "list(decode_each([paths[:2], paths[2:]], 'RGB', 1))\n",
+    )
+    assert "put the calls of your script under `if __name__ == '__main__':`" in done.stderr
+
+
+def test_processes_that_decode_end_with_a_killed_parent(tmp_path, images):
+    # The processes hold the script's output open: that it ends means that they have ended.
+    done = run_script(
+        tmp_path,
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from bitsect.data.decode import decode_each\n"
+        "if __name__ == '__main__':\n"
+        f"    paths = sorted(Path({str(images / '10')!r}).iterdir())\n"
+        "    next(decode_each([paths[:2], paths[2:]], 'RGB', 1))\n"
+        "    assert 'torch' not in sys.modules\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n",
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
