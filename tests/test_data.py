@@ -185,10 +185,6 @@ def test_spec_and_options_give_the_same_samples_elsewhere(tmp_path, images, opti
 
 
 def test_the_zoo_has_samples():
-    from bitsect.models.zoo import data_path
-
-    if not data_path("fashion-test").exists():
-        pytest.skip("the zoo is not built")
     samples = load_samples("zoo:fashion-test", samples=7)
     assert samples.spec == "zoo:fashion-test"
     assert samples.inputs(slice(None)).shape == (7, 1, 28, 28)
@@ -223,6 +219,7 @@ def test_what_is_no_batch_is_refused():
     refused("holds no samples", iter(()))
     refused("batch 0 holds a single int: give batches", [(x[0], 1)])
     refused("batch 0 has 3 parts: give (inputs, labels)", [(x, x, y)])
+    refused("batch 0 has 0 parts", [()])
     refused("batch 1 is made of other parts", [(x, y), x])
     refused("batch 1: of samples 'x' has 3, 'y' has 2", [(x, y), (x[:3], y[:2])])
     refused("samples of shapes (3,) and (4,): bring them to one shape", [x, x[:, :3]])

@@ -41,7 +41,7 @@ def collect(data: Any, pixels: Pixels) -> Arrays:
 def _batch(batch: Any, name: str) -> Arrays:
     inputs, labels = batch, None
     if isinstance(batch, (tuple, list)):
-        if len(batch) > 2:
+        if len(batch) not in (1, 2):
             raise DataError(
                 f"{name} has {len(batch)} parts: give (inputs, labels), several inputs as a tuple"
             )
