@@ -1,0 +1,18 @@
+"""How long plans take: tables of latencies, costs of plans, budgets. Numbers only, no torch."""
+
+from .budget import Budget
+from .costs import bit_operations, cost, describe, faster_formats, latency_ms
+from .cutlass import import_cutlass
+from .tables import TABLES, latency_table
+
+__all__ = [
+    "TABLES",
+    "Budget",
+    "bit_operations",
+    "cost",
+    "describe",
+    "faster_formats",
+    "import_cutlass",
+    "latency_ms",
+    "latency_table",
+]

@@ -1,7 +1,9 @@
 """The nouns of bitsect: frozen values with their JSON, free of torch."""
 
+from .cost import Cost
 from .evaluation import Evaluation
 from .format import FLOAT, INT4, INT8, Format
+from .latency_table import LatencyTable
 from .layer import Layer, Place, Signature, Skipped, matching
 from .measured import Losses, Measured, Noise
 from .placement import ONNXRUNTIME, PAPER, PLACEMENTS, Placement, placement_named
@@ -17,8 +19,10 @@ __all__ = [
     "ONNXRUNTIME",
     "PAPER",
     "PLACEMENTS",
+    "Cost",
     "Evaluation",
     "Format",
+    "LatencyTable",
     "Layer",
     "Losses",
     "Measured",

@@ -1,0 +1,120 @@
+"""What plans cost under a latency table, and which formats are worth having."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..errors import BitsectError
+from ..values import FLOAT, INT4, INT8, Cost, Format, LatencyTable, Layer, Plan
+from ..values.format import FLOAT_BITS
+
+
+def cost(plan: Plan, layers: Sequence[Layer], table: LatencyTable | None = None) -> Cost:
+    """Size and bit operations of `plan`, its latency where there is a table, each also against float."""
+    baseline = Plan.uniform(layers, FLOAT)
+    size, full_size = plan.size_bytes(layers), baseline.size_bytes(layers)
+    work, full_work = bit_operations(plan, layers), bit_operations(baseline, layers)
+    if table is None:
+        ms = ms_ratio = None
+    else:
+        ms = latency_ms(plan, layers, table)
+        ms_ratio = _ratio(ms, latency_ms(baseline, layers, table))
+    return Cost(size, _ratio(size, full_size), work, _ratio(work, full_work), ms, ms_ratio)
+
+
+def latency_ms(plan: Mapping[str, Format], layers: Sequence[Layer], table: LatencyTable) -> float:
+    """Σ layers t(layer, format) + Σ neighbours change(format, next format).
+
+    Neighbours are layers that follow each other in graph order: where branches meet, an approximation.
+    """
+    formats = [plan[layer.name] for layer in layers]
+    multiplies = sum(table.ms(layer, format) for layer, format in zip(layers, formats, strict=True))
+    return multiplies + sum(table.change_ms(before, after) for before, after in pairwise(formats))
+
+
+def bit_operations(plan: Mapping[str, Format], layers: Iterable[Layer]) -> int:
+    """Σ multiply-adds · weight bits · activation bits, where float counts 16."""
+    return sum(
+        layer.macs
+        * (plan[layer.name].weight_bits or FLOAT_BITS)
+        * (plan[layer.name].activation_bits or FLOAT_BITS)
+        for layer in layers
+    )
+
+
+def faster_formats(
+    layers: Iterable[Layer], table: LatencyTable, allowed: Mapping[str, tuple[Format, ...]]
+) -> dict[str, tuple[Format, ...]]:
+    """`allowed` without the formats that buy a layer no time.
+
+    A ladder runs from high to low; a rung stays if the device runs it and it is strictly faster than
+    every rung above. The highest that runs always stays: it is the layer's way to keep accuracy.
+    """
+    return {layer.name: _faster(layer, table, allowed[layer.name]) for layer in layers}
+
+
+def _faster(layer: Layer, table: LatencyTable, ladder: Sequence[Format]) -> tuple[Format, ...]:
+    kept: dict[Format, float] = {}
+    for format in ladder:
+        if table.supports(format, layer):
+            ms = table.ms(layer, format)
+            if all(ms < higher for higher in kept.values()):
+                kept[format] = ms
+    if not kept:
+        raise BitsectError(
+            f"layer '{layer.name}' may only be {', '.join(map(str, ladder)) or 'nothing'}, "
+            f"and {table.device} runs {', '.join(map(str, table.formats))}: allow it one of these"
+        )
+    return tuple(kept)
+
+
+def describe(
+    layers: Sequence[Layer], table: LatencyTable, formats: Sequence[Format] = (FLOAT, INT8, INT4)
+) -> dict[str, Any]:
+    """What `bitsect latency` prints: milliseconds per layer and format, and totals of uniform plans.
+
+    Formats that the device does not run are listed as such; a total is None where one layer does not
+    run in that format. `ratio` is against float, and has the paper's 4-bit plan with first and last
+    layer at 8 bits beside the uniform ones.
+    """
+    shown = [format for format in dict.fromkeys((FLOAT, *formats)) if table.supports(format)]
+    plans = {format.name: Plan.uniform(layers, format) for format in shown}
+    if layers and INT8 in shown and INT4 in shown:
+        ends = (layers[0].name, layers[-1].name)
+        plans["int4_first_last_int8"] = Plan.uniform(layers, INT4).replace(ends, INT8)
+    totals = {
+        name: latency_ms(plan, layers, table)
+        if all(table.supports(plan[layer.name], layer) for layer in layers)
+        else None
+        for name, plan in plans.items()
+    }
+    baseline = totals.get(FLOAT.name)
+    return {
+        "device": table.device,
+        "source": table.source,
+        "batch": table.batch,
+        "threads": table.threads,
+        "unsupported": [format.name for format in formats if format not in shown],
+        "layers": [
+            {
+                "name": layer.name,
+                "kind": layer.kind,
+                "ms": {f.name: table.ms(layer, f) if table.supports(f, layer) else None for f in shown},
+            }
+            for layer in layers
+        ],
+        "baseline_ms": baseline,
+        "total_ms": totals,
+        "ratio": {
+            name: None if total is None or baseline is None else _ratio(total, baseline)
+            for name, total in totals.items()
+            if name != FLOAT.name
+        },
+    }
+
+
+def _ratio(value: float, baseline: float) -> float:
+    """1 where there is nothing to save: a network of matmuls has no weights."""
+    return value / baseline if baseline else 1.0

@@ -1,0 +1,24 @@
+"""What a plan costs to run and to hold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Latency, size and bit operations of a plan, each also relative to the plan left in float.
+
+    Latency is None where no latency table was given; nothing is guessed for it.
+    """
+
+    size_bytes: float  # weights of the layers only, as Plan.size_bytes
+    size_ratio: float
+    bit_operations: int  # Σ multiply-adds · weight bits · activation bits, 16 for float
+    bit_operations_ratio: float
+    latency_ms: float | None = None
+    latency_ratio: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
