@@ -1,0 +1,112 @@
+"""A plan under a placement, made concrete for a program: which weights are replaced, which values rounded."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.fx import Node
+
+from .errors import PlanError
+from .operators import operator_name, through_reshapes
+from .program import Multiply, Operand, Program, Rounding
+from .quantizer import Codes, Grid, quantize_weight
+from .rounding import ROUNDINGS
+from .values import PAPER, Format, Placement, Plan, Range, Ranges
+
+KERNEL_BITS = 8  # what integer kernels hand on, whatever their operands are
+KERNELS_THAT_ROUND = ("conv1d", "conv2d", "conv3d", "depthwise")
+
+
+class Rounder:
+    """Turns plans into roundings of one program; every weight is rounded once per format."""
+
+    def __init__(
+        self,
+        program: Program,
+        ranges: Ranges | None = None,
+        placement: Placement = PAPER,
+        rounding: str = "squant",
+    ) -> None:
+        if rounding not in ROUNDINGS:
+            raise PlanError(f"unknown rounding '{rounding}': use {' or '.join(ROUNDINGS)}")
+        self.program, self.ranges, self.placement, self.rounding = program, ranges, placement, rounding
+        self._weights: dict[tuple[Node, Format], Tensor] = {}
+
+    def __call__(self, plan: Plan) -> Rounding:
+        weights: dict[tuple[str, int], Tensor] = {}
+        inputs: dict[tuple[str, int], Grid] = {}
+        results: dict[str, Grid] = {}
+        for multiply in self.program.multiplies:
+            format = plan[multiply.layer]
+            if format.is_float or (multiply.weight is None and format.activation_bits is None):
+                continue
+            for position, operand in enumerate(multiply.operands):
+                key = (multiply.node.name, position)
+                if operand.layout is not None:
+                    weights[key] = self.weight(multiply.layer, operand, format)
+                elif format.activation_bits is not None:
+                    inputs[key] = self._input_grid(operand, format.activation_bits, results)
+            if self._rounds_output(multiply, format):
+                results[self.program.tensors[multiply.output].name] = self.grid(multiply.output, KERNEL_BITS)
+        if self.placement.outputs:
+            self._add_sums(results)
+        return Rounding(weights, inputs, results)
+
+    def codes(self, layer: str, operand: Operand, format: Format) -> Codes:
+        """The integer codes and scales of a weight."""
+        assert operand.layout is not None
+        try:
+            weight = self.program.constant(operand.node)
+            return quantize_weight(weight, operand.layout, format, self.rounding)
+        except PlanError as error:
+            raise PlanError(f"layer '{layer}': {error}") from None
+
+    def weight(self, layer: str, operand: Operand, format: Format) -> Tensor:
+        key = (operand.node, Format(format.weight_bits, None, format.group_size))
+        if key not in self._weights:
+            self._weights[key] = self.codes(layer, operand, format).weight
+        return self._weights[key]
+
+    def grid(self, tensor: str, bits: int) -> Grid:
+        return Grid.of(self._range(tensor, bits), bits)
+
+    def _range(self, tensor: str, bits: int) -> Range:
+        if self.ranges is None:
+            raise PlanError("rounding activations needs calibrated ranges")
+        try:
+            return self.ranges[tensor, bits]
+        except KeyError:
+            raise PlanError(
+                f"no {bits}-bit range of '{tensor}' was calibrated: calibrate for this format"
+            ) from None
+
+    def _input_grid(self, operand: Operand, bits: int, results: dict[str, Grid]) -> Grid:
+        """The grid of an operand; max-pooling hands on the grid its values are already rounded to."""
+        assert operand.tensor is not None
+        if bits == KERNEL_BITS:
+            source = through_pooling(operand.node)
+            if source.name in results:
+                return results[source.name]
+        return self.grid(operand.tensor, bits)
+
+    def _rounds_output(self, multiply: Multiply, format: Format) -> bool:
+        return (
+            self.placement.outputs
+            and format.activation_bits is not None
+            and multiply.place.signature.kind in KERNELS_THAT_ROUND
+        )
+
+    def _add_sums(self, results: dict[str, Grid]) -> None:
+        """A sum is rounded where both of its addends are: it can then stay an integer."""
+        for total in self.program.sums:
+            if all(through_pooling(addend).name in results for addend in total.addends):
+                results[self.program.tensors[total.tensor].name] = self.grid(total.tensor, KERNEL_BITS)
+
+
+def through_pooling(node: Node) -> Node:
+    """The node whose values `node` passes on, in another shape or the largest of them."""
+    node = through_reshapes(node)
+    while node.op == "call_function" and operator_name(node.target).startswith("max_pool"):
+        source = node.args[0]
+        assert isinstance(source, Node)
+        node = through_reshapes(source)
+    return node
