@@ -1,8 +1,7 @@
 """Samples from real files of every kind, and what is refused."""
 
 import json
-import signal
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.utils.data import DataLoader, TensorDataset
 
-from bitsect.data import load_samples
+from bitsect.data import folder, load_samples
 from bitsect.errors import DataError, MissingExtraError
 
 RNG = np.random.default_rng(0)
@@ -280,8 +279,10 @@ def test_archives_that_are_damaged_or_could_run_code(tmp_path):
 # Folders of images
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_a_folder_is_the_same_however_many_decode(images, workers):
+@pytest.mark.parametrize("kept_bytes", [PIXELS.nbytes - 1, PIXELS.nbytes])
+@pytest.mark.parametrize("workers", [0, 1, 2, 5])
+def test_a_folder_is_the_same_however_many_decode_and_whether_kept(images, workers, kept_bytes, monkeypatch):
+    monkeypatch.setattr(folder, "KEPT_BYTES", kept_bytes)
     samples = load_samples(images, workers=workers, mean=127, std=128, scale=1)
     order = [2, 5, 8, 0, 3, 6, 9, 1, 4, 7, 10]  # folders 007, 10 and 2
     expected = (torch.from_numpy(PIXELS[order]).permute(0, 3, 1, 2).float() - 127) / 128
@@ -289,6 +290,16 @@ def test_a_folder_is_the_same_however_many_decode(images, workers):
     assert torch.equal(torch.cat([batch.inputs for batch in samples.batches(2)]), expected)
     next(samples.batches(2))  # left off after one batch, as an early decision does
     assert torch.equal(torch.cat([batch.inputs for batch in samples.batches(3)]), expected)
+
+
+def test_images_are_kept_if_all_that_are_drawn_fit(images, monkeypatch):
+    monkeypatch.setattr(folder, "KEPT_BYTES", PIXELS[:5].nbytes)
+    drawn, more = load_samples(images, samples=5), load_samples(images, samples=6)
+    first, _ = drawn.inputs(slice(None)), more.inputs(slice(None))
+    shutil.rmtree(images)
+    assert torch.equal(drawn.inputs(torch.tensor([3, 1])), first[[3, 1]])
+    with pytest.raises(DataError, match="not a readable image"):
+        more.inputs(slice(None))
 
 
 def test_classes_by_name_and_images_without_class(images):
@@ -339,37 +350,3 @@ def test_images_need_pillow(images, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"bitsect\[images\]"):
         load_samples(images)
-
-
-def run_script(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "script.py"
-    script.write_text(text)
-    return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_a_script_without_a_main_guard_is_told_so(tmp_path, images):
-    # No torch before the processes start: this keeps the test quick.
-    done = run_script(
-        tmp_path,
-        "from pathlib import Path\n"
-        "from bitsect.data.decode import decode_each\n"
-        f"paths = sorted(Path({str(images / '10')!r}).iterdir())\n"
-        "list(decode_each([paths[:2], paths[2:]], 'RGB', 1))\n",
-    )
-    assert "put the calls of your script under `if __name__ == '__main__':`" in done.stderr
-
-
-def test_processes_that_decode_end_with_a_killed_parent(tmp_path, images):
-    # The processes hold the script's output open: that it ends means that they have ended.
-    done = run_script(
-        tmp_path,
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "from bitsect.data.decode import decode_each\n"
-        "if __name__ == '__main__':\n"
-        f"    paths = sorted(Path({str(images / '10')!r}).iterdir())\n"
-        "    next(decode_each([paths[:2], paths[2:]], 'RGB', 1))\n"
-        "    assert 'torch' not in sys.modules\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n",
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr

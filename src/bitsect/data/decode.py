@@ -1,17 +1,12 @@
-"""Image files to arrays. No torch is imported, so that the processes that decode start at once."""
+"""Image files to arrays."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -43,58 +38,26 @@ def common_mode(paths: Iterable[Path]) -> str:
     return "L" if grey else "RGB"
 
 
-def decode(paths: Iterable[Path], mode: str) -> NDArray[np.uint8]:
-    """The images as N×H×W×C."""
-    images = []
-    for path in paths:
-        with _opened(path) as image:
-            pixels = np.asarray(image.convert(mode))
-            images.append(pixels[..., None] if mode == "L" else pixels)
-    return np.stack(images)
+def decode(path: Path, mode: str) -> NDArray[np.uint8]:
+    """The image as H×W×C."""
+    with _opened(path) as image:
+        pixels = np.asarray(image.convert(mode))
+    return pixels[..., None] if mode == "L" else pixels
 
 
-def decode_each(parts: Sequence[list[Path]], mode: str, workers: int) -> Iterator[NDArray[np.uint8]]:
-    """The images of each part, in order, decoded ahead by so many processes; 0: by this one."""
-    if workers == 0 or len(parts) == 1:
-        yield from (decode(paths, mode) for paths in parts)
-        return
-    pool = _pool(workers)
-    ahead: deque[Future[NDArray[np.uint8]]] = deque()
+def read_ahead(
+    read: Callable[[int], NDArray[np.uint8]], parts: Sequence[list[int]], workers: int
+) -> Iterator[NDArray[np.uint8]]:
+    """The images of each part, in order; meanwhile so many threads read the next part.
+
+    Threads, because Pillow releases Python's lock while it decodes.
+    """
+    pool = ThreadPoolExecutor(max(1, workers))
     try:
-        for paths in parts:
-            if len(ahead) == 2 * workers:  # so that a slow reader does not fill the memory
-                yield ahead.popleft().result()
-            ahead.append(pool.submit(decode, paths, mode))
-        while ahead:
-            yield ahead.popleft().result()
-    except BrokenProcessPool:
-        _pool.cache_clear()
-        raise DataError(
-            "the processes that decode images died: put the calls of your script under "
-            "`if __name__ == '__main__':`, or take 0 workers"
-        ) from None
+        for images, _ in pairwise(pool.map(read, part) for part in (*parts, [])):
+            yield np.stack(list(images))
     finally:
-        for future in ahead:
-            future.cancel()
-
-
-@cache  # kept between passes over the samples: processes take longer to start than a batch to decode
-def _pool(workers: int) -> ProcessPoolExecutor:
-    # Spawned: a fork would inherit torch's threads half alive.
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, spawn, initializer=_leave_with_parent)
-
-
-def _leave_with_parent() -> None:
-    """End this process when its parent ends, even one that was killed and could not tell."""
-
-    def wait() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(0)
-
-    Thread(target=wait, daemon=True).start()
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

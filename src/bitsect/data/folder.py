@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataError
-from .decode import common_mode, decode_each
+from .decode import common_mode, decode, read_ahead
 from .pixels import Pixels
 
+KEPT_BYTES = 10**9  # a folder that decodes to no more is decoded once: a search reads it many times
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -27,6 +30,7 @@ class Folder:
     labels: Tensor | None
     pixels: Pixels
     workers: int
+    kept: dict[int, NDArray[np.uint8]] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -36,14 +40,14 @@ class Folder:
         return common_mode(self.paths)
 
     def select(self, indices: Tensor) -> Folder:
-        labels = None if self.labels is None else self.labels[indices]
-        return replace(self, paths=self._at(indices), labels=labels)
+        paths = [self.paths[index] for index in indices.tolist()]
+        return replace(self, paths=paths, labels=None if self.labels is None else self.labels[indices])
 
     def check(self) -> None:
         _ = self.mode  # reads every header
 
     def stream(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
-        for images in decode_each([self._at(indices) for indices in parts], self.mode, self.workers):
+        for images in read_ahead(self._image, [indices.tolist() for indices in parts], self.workers):
             yield self.pixels(torch.from_numpy(images))
 
     def contents(self) -> Iterator[Any]:
@@ -54,8 +58,13 @@ class Folder:
             yield f"{path.relative_to(self.root).as_posix()} {label} {len(image)}".encode()
             yield image
 
-    def _at(self, indices: Tensor) -> list[Path]:
-        return [self.paths[index] for index in indices.tolist()]
+    def _image(self, index: int) -> NDArray[np.uint8]:
+        image = self.kept.get(index)
+        if image is None:
+            image = decode(self.paths[index], self.mode)
+            if image.nbytes * len(self) <= KEPT_BYTES:  # all are of one size
+                self.kept[index] = image
+        return image
 
 
 def list_images(root: Path, pixels: Pixels, workers: int) -> Folder:

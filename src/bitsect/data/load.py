@@ -33,7 +33,7 @@ def load_samples(
     `data` is the path of an .npz or .safetensors file (`x`, `y`) or of a folder of images, a name
     such as `zoo:fashion-test`, or Python objects: a tensor, a pair (inputs, labels), or an iterable
     of such batches. uint8 images become (x·scale − mean)/std, with 1/255 for scale where none is
-    given. `workers` processes decode image files; their number changes nothing that is read.
+    given. `workers` threads decode image files; their number changes nothing that is read.
     """
     pixels = Pixels.of(mean, std, scale)
     if isinstance(data, Samples):
