@@ -129,7 +129,7 @@ class _Seen:
         def error(clip: float) -> float:
             scale = clip / levels
             rounded = (values / scale).round_().clamp_(max=levels).mul_(scale)
-            return float(((rounded - values) ** 2 @ counts))
+            return float((rounded - values) ** 2 @ counts)
 
         if self.high == 0:
             return 0.0
