@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from .errors import CaptureError
-from .graph import describe
+from .graph import batch_size, describe, merge_aliases
 from .operators import DECOMPOSITIONS
 from .program import Inputs, Program, call_arguments
 
@@ -36,16 +40,22 @@ def capture(
     >>> [(layer.name, layer.kind, layer.macs) for layer in program.layers]
     [('0', 'conv2d', 1296)]
     """
+    if device is not None:
+        _check_usable(torch.device(device))
     if isinstance(model, ExportedProgram):
         exported, example = model, example if example is not None else _stored_example(model)
     else:
         if example is None:
             raise CaptureError("a network needs an example input to be captured: capture(model, example)")
-        exported = _export(model, _at_least_two(example))
+        exported = _export(model, _at_least_two(_beside(model, example)))
+    try:
+        with _quiet():
+            functional = exported.run_decompositions(DECOMPOSITIONS)
+    except Exception as error:
+        raise CaptureError(_explain(error, type(model).__name__)) from error
+    merge_aliases(functional)
     if device is not None:
-        exported = _on_device(exported, torch.device(device))
-    with _quiet():
-        functional = exported.run_decompositions(DECOMPOSITIONS)
+        functional = _on_device(functional, torch.device(device))
     return describe(functional, example, embeddings=embeddings)
 
 
@@ -54,38 +64,75 @@ def _export(model: nn.Module, example: Inputs) -> ExportedProgram:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with _quiet(), torch.no_grad():
+        with _quiet(), torch.no_grad(), _naming(model, kwargs):
             try:
-                return torch.export.export(model, args, kwargs, dynamic_shapes=_dynamic(args, kwargs))
+                return torch.export.export(
+                    model, args, kwargs, dynamic_shapes=_any_batch(model, args, kwargs)
+                )
             except Exception:  # some networks hold their batch fixed; the error below speaks of the rest
                 return torch.export.export(model, args, kwargs)
     except Exception as error:
-        raise CaptureError(_explain(error, model)) from error
+        raise CaptureError(_explain(error, type(model).__name__)) from error
     finally:
         for module in training:
             module.training = True
 
 
-def _dynamic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    batch = Dim("batch", min=1)
+def _any_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The leading axis left open wherever it is as long as the batch."""
+    leaves = _with_rows((args, kwargs))
+    batch, shapes = Dim("batch", min=1), ShapesCollection()  # type: ignore[no-untyped-call]
+    for leaf in leaves:
+        if len(leaf) == batch_size(leaves):
+            shapes[leaf] = {0: batch}
+    return shapes.dynamic_shapes(model, args, kwargs)  # type: ignore[no-untyped-call]
 
-    def shape(leaf: Any) -> Any:
-        return {0: batch} if isinstance(leaf, Tensor) and leaf.ndim else None
 
-    if kwargs:
-        return pytree.tree_map(shape, kwargs)
-    return pytree.tree_map(shape, args)
+@contextmanager
+def _naming(model: nn.Module, kwargs: dict[str, Any]) -> Iterator[None]:
+    """`model` with a forward that names `kwargs`: torch.export opens no batch behind `**kwargs`."""
+    known = inspect.signature(model.forward).parameters
+    if all(name in known for name in kwargs):
+        yield
+        return
+    original, overridden = model.forward, "forward" in vars(model)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in kwargs]
+    vars(forward)["__signature__"] = inspect.Signature(parameters)
+    vars(model)["forward"] = forward
+    try:
+        yield
+    finally:
+        if overridden:
+            vars(model)["forward"] = original
+        else:
+            del vars(model)["forward"]
+
+
+def _beside(model: nn.Module, example: Inputs) -> Inputs:
+    """The example on the device of the network."""
+    first = next(chain(model.parameters(), model.buffers()), None)
+    if first is None:
+        return example
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.to(first.device), example)
 
 
 def _at_least_two(example: Inputs) -> Inputs:
     """The example with its single sample doubled: torch.export takes a batch of one for a constant."""
+    if batch_size(_with_rows(example)) != 1:
+        return example
 
     def double(leaf: Any) -> Any:
-        return (
-            torch.cat([leaf, leaf]) if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == 1 else leaf
-        )
+        return torch.cat([leaf, leaf]) if isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) else leaf
 
     return pytree.tree_map(double, example)
+
+
+def _with_rows(inputs: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim]
 
 
 def _stored_example(exported: ExportedProgram) -> Inputs:
@@ -97,40 +144,50 @@ def _stored_example(exported: ExportedProgram) -> Inputs:
     return kwargs if kwargs else args
 
 
+def _check_usable(device: torch.device) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise CaptureError(f"device '{device}' cannot be used here: {str(error).splitlines()[0]}") from None
+
+
 def _on_device(exported: ExportedProgram, device: torch.device) -> ExportedProgram:
     from torch.export.passes import move_to_device_pass
 
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise CaptureError(f"device '{device}' cannot be used here: {str(error).splitlines()[0]}") from None
+    values = (*exported.state_dict.values(), *exported.constants.values())
+    if device.type != "meta" and any(isinstance(value, Tensor) and value.is_meta for value in values):
+        raise CaptureError(f"the network is on the meta device: it has no weights to move to '{device}'")
     return move_to_device_pass(exported, device)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """torch.export tells of its attempts in warnings, log lines and prints; what counts is raised."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
-def _explain(error: BaseException, model: nn.Module) -> str:
+def _explain(error: BaseException, model: str) -> str:
     """One line: which line of the user's code, why, what to change."""
-    torch_home = str(Path(torch.__file__).parent)
-    own_home = str(Path(__file__).parent)
+    foreign = {"torch", "sympy", "bitsect", *sys.stdlib_module_names}
     frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((torch_home, own_home, "<")) and "contextlib" not in frame.filename
+        traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "torch").partition(".")[0] not in foreign
     ]
     where = f" at {frames[-1].filename}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
-    text = str(error).strip()
-    why = text.splitlines()[0] if text else type(error).__name__
-    kind = type(error).__name__
+    kind, text = type(error).__name__, str(error).strip()
+    why = f"{text.splitlines()[0] if text else 'no message'} ({kind})"
+    way_out = "check that model(example) runs, then mend this line"
     if "DataDependent" in kind or "data-dependent" in text:
-        way_out = "replace the Python branch on tensor values by torch.where or torch.cond"
+        why = "which way to go depends on the values of a tensor, and a captured graph has one way only"
+        way_out = "compute both and choose with torch.where, or use torch.cond"
     elif "unsupported" in text.lower() or "Unsupported" in kind:
         way_out = "move this call out of forward, or replace it by a tensor operation"
-    else:
-        way_out = "check that model(example) runs, then mend this line"
-    return f"{type(model).__name__} cannot be captured{where}: {why} ({kind}); {way_out}"
+    return f"{model} cannot be captured{where}: {why}; {way_out}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +22,16 @@ from .operators import (
     EMBEDDING,
     LINEAR,
     MATMULS,
+    MULTIPLIES,
     OPAQUE_MULTIPLIES,
-    RANDOM,
     RECURRENT,
+    TRAINING,
     TRANSPOSED_CONVOLUTIONS,
+    aten,
     is_float,
+    is_random,
     is_rectifier,
+    is_tensor,
     operator_name,
     through_reshapes,
 )
@@ -36,24 +42,41 @@ from .values import Layer, Place, Signature, Skipped
 
 def describe(exported: ExportedProgram, example: Inputs, *, embeddings: bool) -> Program:
     """The program of a functional exported graph."""
-    return _Reader(exported, embeddings).program(example)
+    return _Reader(exported, example, embeddings).program()
+
+
+def merge_aliases(exported: ExportedProgram) -> None:
+    """Let every reader of a weight with several names read it under the first; `meta` keeps the others."""
+    values, targets = _constants(exported)
+    first: dict[Any, Node] = {}
+    for node, value in values.items():
+        if node not in targets or not isinstance(value, Tensor):
+            continue
+        kept = first.setdefault(_memory(exported, targets[node], value), node)
+        kept.meta.setdefault("aliases", []).append(targets[node])
+        if kept is not node:
+            node.replace_all_uses_with(kept)
 
 
 class _Reader:
     """Walks the graph once and collects what a Program needs."""
 
-    def __init__(self, exported: ExportedProgram, embeddings: bool) -> None:
-        self.exported, self.embeddings = exported, embeddings
+    def __init__(self, exported: ExportedProgram, example: Inputs, embeddings: bool) -> None:
+        self.exported, self.example, self.embeddings = exported, example, embeddings
         self.constants, self.targets = _constants(exported)
         self.inputs = _user_inputs(exported)
+        self.batch_one, self.fixed_batch = _batch(self.inputs)
+        self.fixed = _independent(exported.graph.nodes, self.constants)
+        # A view that fits the example may not fit an input in another memory format.
+        for view in exported.graph.find_nodes(op="call_function", target=aten.view.default):
+            view.target = aten.reshape.default
+        exported.graph_module.recompile()
         self.nodes = [node for node in exported.graph.nodes if _computes(node)]
-        self.batch_one, self.fixed_batch = _batch(self.inputs, exported)
-        self.fixed = _independent(self.nodes, self.constants)
         self.tensors: dict[str, Node] = {}
         self.name_of: dict[Node, str] = {}
         self.skipped: list[Skipped] = []
 
-    def program(self, example: Inputs) -> Program:
+    def program(self) -> Program:
         found = [(node, *pair) for node in self.nodes if (pair := self._operands(node)) is not None]
         layer_of = self._name_layers([(node, operands) for node, operands, _ in found])
         places: dict[str, list[Place]] = {}
@@ -64,7 +87,7 @@ class _Reader:
             layer = layer_of[node]
             count = sum(name == layer for name in layer_of.values())
             place_name = layer if count == 1 else f"{layer}@{len(places.get(layer, ())) + 1}"
-            place = Place(place_name, signature, self._macs(node, operands, signature))
+            place = Place(place_name, signature, self._macs(node, operands))
             places.setdefault(layer, []).append(place)
             named = tuple(
                 self._with_tensor(operand, place_name, index) for index, operand in enumerate(operands)
@@ -79,7 +102,6 @@ class _Reader:
         layers = tuple(Layer(name, kinds[name], shapes[name], tuple(places[name])) for name in places)
         for node in self.nodes:
             self._list_skipped(node)
-        code = "\n".join(node.format_node() or "" for node in self.exported.graph.nodes)
         outputs = _user_outputs(self.exported)
         return Program(
             nodes=self.nodes,
@@ -93,9 +115,9 @@ class _Reader:
             sums=self._sums(),
             tensors=self.tensors,
             skipped=tuple(self.skipped),
-            example=example,
+            example=self.example,
             fixed_batch=self.fixed_batch,
-            code=code,
+            exported=self.exported,
         )
 
     # Layers
@@ -134,7 +156,7 @@ class _Reader:
         weight = right in self.fixed
         operands = (
             Operand(positions[0], left),
-            Operand(positions[1], right, layout, self._root(right))
+            Operand(positions[1], right, layout, through_reshapes(right))
             if weight
             else Operand(positions[1], right),
         )
@@ -168,11 +190,11 @@ class _Reader:
         )
 
     def _matmul(self, node: Node, positions: tuple[int, int]) -> tuple[tuple[Operand, ...], Signature] | None:
-        left, right = (_node(node.args[position]) for position in positions)
+        left, right = (self._unrepeated(_node(node.args[position])) for position in positions)
         rank = len(_shape(right))
-        if (
-            left in self.fixed and right not in self.fixed
-        ):  # weight · activation: the weight's rows are channels
+        if self._full_sizes(left)[-1] == 1:  # an outer product, as of steps and frequencies, sums nothing
+            return None
+        if left in self.fixed and right not in self.fixed:  # weight · activation: its rows are channels
             rank = len(_shape(left))
             layout = Layout(tuple(range(rank - 1)), (rank - 1,))
             pair = self._pair(node, right, left, (positions[1], positions[0]), layout, "linear")
@@ -183,16 +205,19 @@ class _Reader:
         layout = Layout((), (0,)) if rank == 1 else Layout((*range(rank - 2), rank - 1), (rank - 2,))
         return self._pair(node, left, right, positions, layout, "linear")
 
+    def _unrepeated(self, node: Node) -> Node:
+        """What `node` repeats along the batch, if that is a weight: bmm wants it so."""
+        if node not in self.fixed and node.target == aten.expand.default:
+            source = _node(node.args[0])
+            return source if source in self.fixed else node
+        return node
+
     def _einsum(self, node: Node) -> tuple[tuple[Operand, ...], Signature] | None:
-        equation, factors = node.args[0], node.args[1]
-        assert isinstance(equation, str)
-        assert isinstance(factors, list | tuple)
-        if len(factors) != 2 or "->" not in equation or "." in equation:
+        labels, result = self._labels(node)
+        if len(labels) != 2 or not set("".join(labels)) - set(result):
             return None
-        left, right = (_node(factor) for factor in factors)
-        terms, result = equation.replace(" ", "").split("->")
+        left, right = (_node(factor) for factor in node.args[1])  # type: ignore[union-attr]
         positions = (0, 1)
-        labels = terms.split(",")
         if left in self.fixed and right not in self.fixed:
             left, right, positions, labels = right, left, (1, 0), labels[::-1]
         if len(set(labels[1])) != len(labels[1]):
@@ -205,47 +230,51 @@ class _Reader:
         (activation, weight), signature = pair
         return (weight, activation), signature
 
+    def _labels(self, node: Node) -> tuple[list[str], str]:
+        """A label for every axis of the factors of an einsum, and those of its result."""
+        equation, factors = node.args[:2]
+        assert isinstance(equation, str)
+        assert isinstance(factors, list | tuple)
+        terms, arrow, result = equation.replace(" ", "").partition("->")
+        spare = "0123456789"  # labels for the axes that an ellipsis stands for, the last of them aligned
+
+        def spelled(term: str, rank: int) -> str:
+            return term.replace("...", spare[len(spare) - (rank - len(term) + 3) :] if "..." in term else "")
+
+        labels = [spelled(t, len(_shape(_node(f)))) for t, f in zip(terms.split(","), factors, strict=True)]
+        if not arrow:
+            every = "".join(labels)
+            return labels, "".join(label for label in every if every.count(label) == 1 or label in spare)
+        return labels, spelled(result, len(_shape(node)))
+
     def _embedding(self, node: Node) -> tuple[tuple[Operand, ...], Signature]:
         weight = _node(node.args[0])
-        operand = Operand(0, weight, Layout((0,), (1,)), self._root(weight))
+        operand = Operand(0, weight, Layout((0,), (1,)), through_reshapes(weight))
         return (operand,), self._signature("embedding", _node(node.args[1]), weight, node)
 
     def _signature(self, kind: str, left: Node, right: Node, output: Node, **more: Any) -> Signature:
         operand = self._sizes(right) if right not in self.fixed else _shape(right)
         return Signature(kind, self._sizes(left), operand, self._sizes(output), **more)
 
-    def _macs(self, node: Node, operands: tuple[Operand, ...], signature: Signature) -> int:
-        output, operand = math.prod(signature.output), signature.operand
-        if signature.kind == "embedding":
+    def _macs(self, node: Node, operands: tuple[Operand, ...]) -> int:
+        """Multiply-adds per sample."""
+        if node.target == EMBEDDING:
             return 0
-        if signature.kind == "conv_transpose":
-            return math.prod(signature.input) * math.prod(operand[1:])
-        if signature.is_convolution:
-            return output * math.prod(operand[1:])
+        first, second = (self._full_sizes(operand.node) for operand in operands)
+        output = math.prod(self._full_sizes(node))
         if node.target == EINSUM:
-            terms = str(node.args[0]).replace(" ", "").split("->")[0].split(",")
-            factors = node.args[1]
-            assert isinstance(factors, list | tuple)
-            sizes = {
-                label: size
-                for term, factor in zip(terms, factors, strict=True)
-                for label, size in zip(term, self._sizes(_node(factor)), strict=True)
-            }
-            return math.prod(sizes.values())
-        if operands[0].layout is not None:  # weight · activation
-            return output * operand[-1]
-        return output * signature.input[-1]
-
-    def _root(self, node: Node) -> Node:
-        """What a weight is a view of: a parameter (under its first name) or a computed constant."""
-        root = through_reshapes(node)
-        value = self.constants.get(root)
-        if value is None:
-            return root
-        for other, candidate in self.constants.items():
-            if candidate is value or _same_memory(candidate, value):
-                return other
-        return root
+            labels, _ = self._labels(node)
+            sizes: dict[str, int] = {}
+            for label, size in zip("".join(labels), first + second, strict=True):
+                sizes[label] = max(size, sizes.get(label, 1))
+            total = math.prod(sizes.values())
+        elif node.target in TRANSPOSED_CONVOLUTIONS or _named_arguments(node).get("transposed"):
+            total = math.prod(first) * math.prod(second[1:])
+        elif node.target in CONVOLUTIONS:
+            total = output * math.prod(second[1:])
+        else:
+            total = output * first[-1]
+        return total // (self.fixed_batch or 1)
 
     def _name_layers(self, found: Sequence[tuple[Node, tuple[Operand, ...]]]) -> dict[Node, str]:
         """A layer per distinct weight, named by its parameter; matmuls by the module around them."""
@@ -258,11 +287,11 @@ class _Reader:
                 names[node] = by_root[root]
                 continue
             if root in self.targets:
-                parameter = self.targets[root]
-                path, _, last = parameter.rpartition(".")
-                wanted = path if last == "weight" and path else parameter
+                wanted = _parameter_name(root.meta["aliases"], module_path(node))
             else:
-                wanted = _join(module_path(node), _role(node, operands))
+                path, role = module_path(node), _role(node, operands)
+                # A weight that its own layer makes, as weight norm does, has that layer's name.
+                wanted = path if root is not None and _is_layer(node) else _join(path, role)
             name, count = wanted, 1
             while name in taken:
                 count += 1
@@ -307,40 +336,49 @@ class _Reader:
     # What stays in float
 
     def _list_skipped(self, node: Node) -> None:
-        if node.op != "call_function" or node in self.fixed or node.target is operator.getitem:
-            return
-        name = operator_name(node.target)
-        reason = None
-        if name in RECURRENT:
-            reason = "recurrent cell: its multiplies are inside one operator"
-        elif name in OPAQUE_MULTIPLIES:
-            reason = "this multiply has no quantised form"
-        elif name in RANDOM:
-            reason = "random operator: results differ from run to run"
-        elif node.target == EMBEDDING and not self.embeddings:
-            reason = "embedding: a look-up, quantised on request (--embeddings)"
-        elif node.target == EINSUM and node not in self.name_of and self._operands(node) is None:
-            reason = "einsum that is not a product of two float operands"
-        elif isinstance(node.target, torch._ops.HigherOrderOperator):
-            reason = "control flow: the layers inside its branches are not seen"
-        elif isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in (
-            "aten",
-            "prims",
-        ):
-            reason = "custom operator: bitsect does not know whether it multiplies"
-        elif (node.target in MATMULS or node.target in LINEAR) and self._operands(node) is None:
-            reason = "operands are not floating point"
+        reason = self._reason(node)
         if reason is not None:
-            self.skipped.append(Skipped(_join(module_path(node), name), str(node.target), reason))
+            name = _join(module_path(node), operator_name(node.target))
+            self.skipped.append(Skipped(name, str(node.target), reason))
+
+    def _reason(self, node: Node) -> str | None:
+        """Why `node` stays in float, if it multiplies or may do so."""
+        name = operator_name(node.target)
+        if is_random(node):
+            return "random operator: results differ from run to run"
+        if node in self.fixed:
+            return None
+        if node.target in MULTIPLIES:
+            operands = [source for source in node.all_input_nodes if is_tensor(source)]
+            if len(operands) < 2 or self._operands(node) is not None:
+                return None
+            if not all(is_float(operand) for operand in operands):
+                return "its operands are not floating point"
+            return "not a sum of products of two operands"
+        if name in RECURRENT:
+            return "recurrent cell: its multiplies are inside one operator"
+        if name in OPAQUE_MULTIPLIES:
+            return "this multiply has no quantised form"
+        if name in TRAINING:
+            return "batch norm in training mode: results depend on the rest of the batch"
+        if node.target == EMBEDDING and not self.embeddings:
+            return "embedding: a look-up, quantised on request (--embeddings)"
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return "control flow: the layers inside its branches are not seen"
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
+            return "custom operator: bitsect does not know whether it multiplies"
+        return None
+
+    def _full_sizes(self, node: Node) -> tuple[int, ...]:
+        """The shape of `node` at batch one, or at the batch that the network fixes."""
+        return tuple(self.batch_one(size) for size in node.meta["val"].shape)
 
     def _sizes(self, node: Node) -> tuple[int, ...]:
         """The shape of `node` at batch one."""
-        value = node.meta["val"]
-        sizes = [self.batch_one(size) for size in value.shape]
-        batch = self.fixed_batch
+        sizes, batch = self._full_sizes(node), self.fixed_batch
         if batch is not None and node not in self.fixed and sizes and sizes[0] % batch == 0:
-            sizes[0] //= batch
-        return tuple(sizes)
+            return (sizes[0] // batch, *sizes[1:])
+        return sizes
 
 
 def module_path(node: Node) -> str:
@@ -349,6 +387,20 @@ def module_path(node: Node) -> str:
     paths = [entry[0] for entry in stack.values()]
     path = paths[-1] if paths else ""
     return "" if path.startswith("_empty_nn_module_stack") else path.partition("@")[0]
+
+
+def _is_layer(node: Node) -> bool:
+    """Whether the module that calls `node` is a linear layer or a convolution of torch."""
+    stack = node.meta.get("nn_module_stack") or {}
+    kinds = [str(entry[1]) for entry in stack.values()]
+    return bool(kinds) and re.search(r"^torch\.nn\..*(Linear|Conv\w*\dd)$", kinds[-1]) is not None
+
+
+def _parameter_name(aliases: Sequence[str], path: str) -> str:
+    """The module that holds a weight; of several, the one that multiplies by it."""
+    target = next((alias for alias in aliases if alias.rpartition(".")[0] == path), aliases[0])
+    owner, _, last = target.rpartition(".")
+    return owner if last == "weight" and owner else target
 
 
 def _role(node: Node, operands: tuple[Operand, ...]) -> str:
@@ -417,6 +469,7 @@ def _constants(exported: ExportedProgram) -> tuple[dict[Node, Any], dict[Node, s
     by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     values: dict[Node, Any] = {}
     targets: dict[Node, str] = {}
+    mutated = set(exported.graph_signature.buffers_to_mutate.values())
     for spec in exported.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT or spec.target is None:
             continue
@@ -424,7 +477,8 @@ def _constants(exported: ExportedProgram) -> tuple[dict[Node, Any], dict[Node, s
         found = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
         if found is None:
             raise CaptureError(f"the exported program lacks the value of '{spec.target}'")
-        values[node] = found.detach() if isinstance(found, Tensor) else found
+        # What forward changes starts every run from the captured value, whatever the network does meanwhile.
+        values[node] = found.clone() if spec.target in mutated else found
         targets[node] = spec.target
     for node in exported.graph.nodes:
         if node.op == "get_attr":
@@ -454,37 +508,36 @@ def _computes(node: Node) -> bool:
     return node.op == "call_function" and not (not node.users and "assert" in operator_name(node.target))
 
 
-def _independent(nodes: Sequence[Node], constants: dict[Node, Any]) -> set[Node]:
+def _independent(nodes: Iterable[Node], constants: dict[Node, Any]) -> set[Node]:
     """The nodes whose values no input can change."""
     fixed = set(constants)
     for node in nodes:
-        if all(source in fixed for source in node.all_input_nodes):
+        if node.op == "call_function" and all(source in fixed for source in node.all_input_nodes):
             fixed.add(node)
     return fixed
 
 
-def _batch(inputs: Sequence[Node], exported: ExportedProgram) -> tuple[Any, int | None]:
+def batch_size(tensors: Iterable[Tensor]) -> int | None:
+    """How many samples these inputs hold: the leading size that most of them have."""
+    sizes = Counter(tensor.shape[0] for tensor in tensors if tensor.ndim)
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def _batch(inputs: Sequence[Node]) -> tuple[Callable[[Any], int], int | None]:
     """A function from a symbolic size to its value at batch one, and the batch if it is fixed."""
+    examples = (node.meta.get("val") for node in inputs)
+    tensors = [value for value in examples if isinstance(value, Tensor) and value.ndim]
     values: dict[Any, int] = {}
-    example = exported.example_inputs
-    leaves = torch.utils._pytree.tree_leaves(example) if example is not None else [None] * len(inputs)
-    fixed = None
-    for node, leaf in zip(inputs, leaves, strict=False):
-        value = node.meta.get("val")
-        if not isinstance(value, Tensor) or not value.ndim:
-            continue
-        for axis, size in enumerate(value.shape):
-            if isinstance(size, int):
-                continue
-            known = 1 if axis == 0 else int(leaf.shape[axis])
-            values.update(dict.fromkeys(size.node.expr.free_symbols, known))
-        if isinstance(value.shape[0], int):
-            fixed = int(value.shape[0])
+    for tensor in tensors:
+        for axis, size in enumerate(tensor.shape):
+            if not isinstance(size, int) and size.node.expr.is_Symbol:
+                values[size.node.expr] = 1 if axis == 0 else size.node.hint
 
     def batch_one(size: Any) -> int:
         return int(size) if isinstance(size, int) else int(size.node.expr.subs(values))
 
-    return batch_one, None if values else fixed
+    is_open = any(not isinstance(tensor.shape[0], int) for tensor in tensors)
+    return batch_one, None if is_open else batch_size(tensors)
 
 
 def _shape(node: Node) -> tuple[int, ...]:
@@ -510,12 +563,8 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _same_memory(a: Any, b: Any) -> bool:
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.device.type == "meta" or a.numel() == 0:
-        return False
-    return (
-        a.data_ptr() == b.data_ptr()
-        and a.shape == b.shape
-        and a.stride() == b.stride()
-        and a.dtype == b.dtype
-    )
+def _memory(exported: ExportedProgram, target: str, value: Tensor) -> Any:
+    """What two names of one tensor have in common; on the meta device, the object itself."""
+    if value.is_meta or not value.numel():
+        return id(exported.state_dict.get(target, exported.constants.get(target)))
+    return value.data_ptr(), value.shape, value.stride(), value.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,31 +37,34 @@ TRANSPOSED_CONVOLUTIONS = {
 }
 EINSUM = aten.einsum.default
 EMBEDDING = aten.embedding.default
+MULTIPLIES = {*LINEAR, *MATMULS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, EINSUM}
 
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
 OPAQUE_MULTIPLIES = {
     "bilinear",
     "_trilinear",
     "cdist",
+    "_cdist_forward",
+    "conv_tbc",
     "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_attention_math",
+    "_scaled_mm",
+    "_int_mm",
     "dot",
+    "vdot",
+    "linalg_vecdot",
     "addmv",
     "addbmm",
     "embedding_bag",
     "_embedding_bag",
 }
-RANDOM = {
-    "rand",
-    "randn",
-    "rand_like",
-    "randn_like",
-    "randint",
-    "bernoulli",
-    "multinomial",
-    "randperm",
-    "normal",
-}
+TRAINING = {"_native_batch_norm_legit", "_native_batch_norm_legit_functional"}
 
 # Same values in another shape: a tensor keeps its range and its name through these.
 RESHAPES = {
@@ -137,7 +141,14 @@ def is_reshape(node: Node) -> bool:
     if node.op != "call_function":
         return False
     name = operator_name(node.target)
-    return name in RESHAPES or (name == "dropout" and not (len(node.args) > 2 and node.args[2]))
+    return name in RESHAPES or (name == "dropout" and not is_random(node))
+
+
+def is_random(node: Node) -> bool:
+    """Whether `node` draws numbers; dropout does so only in training."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    return "dropout" not in operator_name(node.target) or node.args[2:3] == (True,)
 
 
 def through_reshapes(node: Node) -> Node:
@@ -179,9 +190,10 @@ def never_negative(node: Node, depth: int = 64) -> bool:
     if name not in KEEPS_SIGN:
         return False
     flat = [arg for arg in _flat(node.args) if not isinstance(arg, bool)]
-    if name in ("add", "mul") and any(isinstance(arg, int | float) and arg < 0 for arg in flat):
-        return False
-    if name in ("constant_pad_nd", "pad") and any(isinstance(arg, float) and arg < 0 for arg in flat):
+    numbers = [*flat, node.kwargs.get("alpha")] if name in ("add", "mul") else []
+    if name in ("constant_pad_nd", "pad"):  # a value to pad with comes last, after the widths and the mode
+        numbers = list(node.args[{"constant_pad_nd": 2, "pad": 3}[name] :])
+    if any(isinstance(number, int | float) and number < 0 for number in numbers):
         return False
     tensors = [arg for arg in flat if isinstance(arg, Node) and is_tensor(arg)]
     if name in ("getitem", "split", "chunk"):
@@ -219,22 +231,42 @@ def attention(
 
     q and k are each multiplied by √scale, which keeps the result equal to that backend bit for bit.
     """
-    share = (query.size(-1) ** -0.5 if scale is None else abs(scale)) ** 0.5
+    dtype = query.dtype
+    if dtype in (torch.float16, torch.bfloat16):  # that backend computes in single precision
+        query, key, value = query.float(), key.float(), value.float()
+    share = math.sqrt(1 / math.sqrt(query.size(-1)) if scale is None else abs(scale))
     if enable_gqa:
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
     negative = scale is not None and scale < 0
-    weights = torch.matmul(query * (-share if negative else share), key.transpose(-2, -1) * share)
+    scores = torch.matmul(query * (-share if negative else share), key.transpose(-2, -1) * share)
     if is_causal:
         shape = (query.size(-2), key.size(-2))
         attn_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
     if attn_mask is None:
-        return torch.matmul(torch.softmax(weights, -1), value)
-    if attn_mask.dtype == torch.bool:
-        zero = torch.zeros_like(attn_mask, dtype=query.dtype)
-        attn_mask = zero.masked_fill(attn_mask.logical_not(), float("-inf"))
-    # A row that is masked out whole gives zeros, not NaN.
-    return torch.matmul(aten._safe_softmax(weights + attn_mask, -1), value)
+        weights = torch.softmax(scores, -1)
+    else:
+        if attn_mask.dtype == torch.bool:
+            zero = torch.zeros_like(attn_mask, dtype=dtype)
+            attn_mask = zero.masked_fill(attn_mask.logical_not(), float("-inf"))
+        # A row that is masked out whole gives zeros, not NaN.
+        weights = aten._safe_softmax(scores + attn_mask, -1)
+    if dropout_p > 0:
+        weights = torch.dropout(weights, dropout_p, True)
+    return torch.matmul(weights, value).to(dtype)
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.scaled_dot_product_attention.default: attention}
+# Attention is split; products that only call matmul by another name are what they call.
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.scaled_dot_product_attention.default: attention,
+    **{
+        product: torch.export.default_decompositions()[product]
+        for product in (
+            aten.inner.default,
+            aten.tensordot.default,
+            aten.linalg_matmul.default,
+            aten.linalg_multi_dot.default,
+            aten.chain_matmul.default,
+        )
+    },
+}

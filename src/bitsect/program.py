@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.node import map_arg
 
@@ -133,11 +134,11 @@ class Program:
         skipped: tuple[Skipped, ...],
         example: Inputs,
         fixed_batch: int | None,
-        code: str,
+        exported: ExportedProgram,
     ) -> None:
         self.layers, self.multiplies, self.sums = layers, multiplies, sums
         self.tensors, self.skipped = dict(tensors), skipped
-        self.example, self.fixed_batch, self.code = example, fixed_batch, code
+        self.example, self.fixed_batch, self.exported = example, fixed_batch, exported
         self._inputs, self._outputs = list(inputs), outputs
         self._in_spec, self._out_spec = in_spec, out_spec
         self._given = dict(constants)  # parameters, buffers and literal constants
@@ -209,7 +210,7 @@ class Program:
 
         def show(node: Node, value: Any) -> None:
             for function in by_node.get(node, ()):
-                function(self._without_padding(value, rows))
+                function(self._without_padding(_detached(value), rows))
 
         with torch.no_grad():
             for node, value in [*self._constants.items(), *values.items()]:
@@ -224,16 +225,8 @@ class Program:
 
         A matmul of two activations has none: there, with respect to zeros added to its operands.
         """
-        wanted = set(layers)
+        wanted = self._known(layers)
         variables: dict[str, list[Tensor]] = {name: [] for name in wanted}
-        leaves: dict[Node, Tensor] = {}
-        for multiply in self.multiplies:
-            weight = multiply.weight
-            if multiply.layer in wanted and weight is not None and weight.root not in leaves:
-                assert weight.root is not None
-                leaf = self._constants[weight.root].detach().clone().requires_grad_()
-                leaves[weight.root] = leaf
-                variables[multiply.layer].append(leaf)
 
         def add_zeros(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
             if multiply.layer not in wanted or multiply.weight is not None:
@@ -242,18 +235,71 @@ class Program:
             variables[multiply.layer].append(zeros)
             return value + zeros
 
-        values, rows = self._bind(inputs)
-        with torch.enable_grad():
-            values.update(self._prologue_with(leaves))
-            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=add_zeros)
-            value = loss(self._collect(values, rows))
-            flat = [variable for group in variables.values() for variable in group]
-            gradients = iter(
-                torch.autograd.grad(value, flat, create_graph=True, allow_unused=True, materialize_grads=True)
-            )
+        value = self._tracked_loss(inputs, loss, variables, add_zeros)
+        flat = [variable for group in variables.values() for variable in group]
+        gradients = iter(
+            torch.autograd.grad(value, flat, create_graph=True, allow_unused=True, materialize_grads=True)
+        )
         tracked = {name: tuple(next(gradients) for _ in group) for name, group in variables.items()}
         detached = {name: tuple(gradient.detach() for gradient in group) for name, group in tracked.items()}
         return Derivative(detached, {name: tuple(group) for name, group in variables.items()}, tracked)
+
+    def gradients(
+        self,
+        inputs: Inputs,
+        loss: Callable[[Any], Tensor],
+        layers: Iterable[str],
+        see: Callable[[tuple[str, int], Tensor], None] = lambda key, value: None,
+    ) -> dict[str, tuple[list[Tensor], dict[tuple[str, int], Tensor]]]:
+        """First derivatives alone: of each layer's weights, and of its activation operands by their key.
+
+        `see` is shown every such operand.
+        """
+        wanted = self._known(layers)
+        variables: dict[str, list[Tensor]] = {name: [] for name in wanted}
+        operands: dict[str, dict[tuple[str, int], Tensor]] = {name: {} for name in wanted}
+
+        def follow(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
+            if multiply.layer not in wanted or operand.layout is not None:
+                return value
+            key = (multiply.node.name, multiply.operands.index(operand))
+            see(key, value.detach())
+            zeros = operands[multiply.layer][key] = torch.zeros_like(value, requires_grad=True)
+            return value + zeros
+
+        value = self._tracked_loss(inputs, loss, variables, follow)
+        flat = [leaf for name in wanted for leaf in (*variables[name], *operands[name].values())]
+        gradients = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
+        return {
+            name: (
+                [next(gradients) for _ in variables[name]],
+                {key: next(gradients) for key in operands[name]},
+            )
+            for name in wanted
+        }
+
+    def _tracked_loss(
+        self,
+        inputs: Inputs,
+        loss: Callable[[Any], Tensor],
+        variables: dict[str, list[Tensor]],
+        operand: Callable[[Multiply, Operand, Tensor], Tensor],
+    ) -> Tensor:
+        """The loss, as a function of the weights of the layers in `variables`, where they are noted."""
+        leaves: dict[Node, Tensor] = {}
+        for multiply in self.multiplies:
+            weight = multiply.weight
+            if multiply.layer in variables and weight is not None and weight.root not in leaves:
+                assert weight.root is not None
+                leaf = self._constants[weight.root].detach().clone().requires_grad_()
+                leaves[weight.root] = leaf
+                variables[multiply.layer].append(leaf)
+        values, rows = self._bind(inputs)
+        with torch.enable_grad():
+            values |= {node: _detached(value) for node, value in self._constants.items()}
+            values |= self._prologue_with(leaves)
+            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=operand)
+            return loss(self._collect(values, rows))
 
     # What the verbs stand on.
 
@@ -263,10 +309,14 @@ class Program:
             raise BitsectError(f"unknown layer '{layer}'; `bitsect layers` lists them")
         return self._start[layer]
 
+    def _known(self, layers: Iterable[str]) -> list[str]:
+        """`layers` in their order in the network, whatever order they are given in."""
+        return sorted(set(layers), key=self.start)
+
     def constant(self, node: Node) -> Tensor:
         value = self._constants[node]
         assert isinstance(value, Tensor)
-        return value
+        return value.detach()
 
     @property
     def steps(self) -> int:
@@ -274,14 +324,33 @@ class Program:
 
     @cached_property
     def device(self) -> torch.device:
-        tensors = (value for value in self._given.values() if isinstance(value, Tensor))
-        first = next(tensors, None)
-        return first.device if first is not None else torch.device("cpu")
+        """Where the network expects its inputs."""
+        examples = (*(node.meta.get("val") for node in self._inputs), *self._given.values())
+        devices = (value.device for value in examples if isinstance(value, Tensor))
+        return next(devices, torch.get_default_device())
+
+    @cached_property
+    def bytes_per_sample(self) -> int:
+        """What the values of one sample take in memory, counted on the example."""
+        made: list[int] = []
+
+        def count(node: Node, value: Any) -> None:
+            leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+            made.append(sum(leaf.numel() * leaf.element_size() for leaf in leaves))
+
+        values, rows = self._bind(self.example)
+        with torch.no_grad():
+            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, made=count)
+        return sum(made) // max(1, rows)
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the graph and of every parameter, buffer and constant."""
-        digest = hashlib.sha256(self.code.encode())
+        graph = self.exported.graph
+        digest = hashlib.sha256("\n".join(node.format_node() or "" for node in graph.nodes).encode())
+        digest.update(
+            repr(self.layers).encode()
+        )  # the graph alone does not tell an image of 32² from one of 64²
         for node, value in self._given.items():
             digest.update(node.name.encode())
             if isinstance(value, Tensor) and value.device.type != "meta":
@@ -292,27 +361,36 @@ class Program:
 
     def _bind(self, inputs: Inputs) -> tuple[dict[Node, Any], int]:
         """The values of the input placeholders, moved to the program's device and padded if need be."""
-        flat = self._flatten(inputs)
-        values: dict[Node, Any] = {}
-        rows = -1
-        for node, value in zip(self._inputs, flat, strict=True):
+        values = dict(zip(self._inputs, self._flatten(inputs), strict=True))
+        open_sizes: dict[str, int] = {}
+        for node, value in values.items():
             expected = node.meta.get("val")
-            if isinstance(value, Tensor) and isinstance(expected, Tensor):
-                self._check(node, value, expected)
-                rows = max(rows, value.shape[0] if value.ndim else -1)
-                value = value.to(self.device)
-            values[node] = value
+            if isinstance(expected, Tensor):
+                self._check(node, value, expected, open_sizes)
+                values[node] = value.to(self.device)
+            elif value != expected:
+                raise DataError(
+                    f"input '{node.name}' is {value!r}; the network was captured with {expected!r}"
+                )
+        batched = [node for node in self._inputs if self._is_batched(node)]
+        rows = len(values[batched[0]]) if batched else -1
         if self.fixed_batch is not None and rows != self.fixed_batch:
-            if rows > self.fixed_batch:
+            missing = self.fixed_batch - rows
+            if missing < 0:
                 raise DataError(
                     f"a batch of {rows} is more than the {self.fixed_batch} this network was captured with"
                 )
-            for node, value in values.items():
-                if isinstance(value, Tensor) and value.ndim and value.shape[0] == rows:
-                    values[node] = torch.cat(
-                        [value, value[-1:].expand(self.fixed_batch - rows, *value.shape[1:])]
-                    )
+            for node in batched:
+                last = values[node][-1:]
+                values[node] = torch.cat([values[node], last.expand(missing, *last.shape[1:])])
         return values, rows
+
+    def _is_batched(self, node: Node) -> bool:
+        expected = node.meta.get("val")
+        if not isinstance(expected, Tensor) or not expected.ndim:
+            return False
+        size = expected.shape[0]
+        return not isinstance(size, int) if self.fixed_batch is None else size == self.fixed_batch
 
     def _flatten(self, inputs: Inputs) -> list[Any]:
         from torch.export._tree_utils import reorder_kwargs
@@ -328,15 +406,30 @@ class Program:
             raise DataError(f"the network takes {len(self._inputs)} inputs; these samples hold {len(flat)}")
         return flat
 
-    def _check(self, node: Node, value: Tensor, expected: Tensor) -> None:
-        wanted = ["batch" if axis == 0 else size for axis, size in enumerate(expected.shape)]
-        fits = value.ndim == expected.ndim and all(
-            axis == 0 or not isinstance(size, int) or size == got
-            for axis, (size, got) in enumerate(zip(expected.shape, value.shape, strict=True))
-        )
-        if not fits:
-            shape = " × ".join(str(size) for size in wanted)
+    def _check(self, node: Node, value: Any, expected: Tensor, open_sizes: dict[str, int]) -> None:
+        """Refuse what the network does not take at `node`; sizes of one name must agree between inputs."""
+        if not isinstance(value, Tensor):
+            raise DataError(f"input '{node.name}' is {type(value).__name__}; the network takes a tensor")
+        wanted = [str(size) for size in expected.shape]
+        if self._is_batched(node):
+            wanted[0] = "batch"
+        pairs = list(zip(wanted, value.shape, strict=False))
+        if value.ndim != expected.ndim or any(size.isdigit() and int(size) != got for size, got in pairs):
+            shape = " × ".join(wanted) or "a single number"
             raise DataError(f"input '{node.name}' has shape {tuple(value.shape)}; the network takes {shape}")
+        for size, got in zip(expected.shape, value.shape, strict=True):
+            if isinstance(size, int):
+                continue
+            if open_sizes.setdefault(str(size), got) != got:
+                others = open_sizes[str(size)]
+                raise DataError(
+                    f"input '{node.name}' holds {got} samples where those before it hold {others}"
+                )
+            most = size.node.shape_env.bound_sympy(size.node.expr).upper
+            if got > most:
+                raise DataError(
+                    f"input '{node.name}' has a size of {got}; the network was exported for {most}"
+                )
         if value.dtype != expected.dtype:
             raise DataError(f"input '{node.name}' is {value.dtype}; the network takes {expected.dtype}")
 
@@ -392,17 +485,27 @@ class Program:
         def read(leaf: Any) -> Any:
             if not isinstance(leaf, Node):
                 return leaf
-            value = values[leaf] if leaf in values else self._constants[leaf]
-            return self._without_padding(value, rows)
+            if leaf in self._constants:
+                return self._constants[leaf]
+            if not self._can_cut(values[leaf], rows):
+                raise DataError(
+                    f"the output of this network has no batch axis to cut padding from: "
+                    f"give it whole batches of {self.fixed_batch}, not {rows}"
+                )
+            return self._without_padding(values[leaf], rows)
 
         leaves = [read(leaf) for leaf in self._outputs]
         return pytree.tree_unflatten(leaves, self._out_spec)
 
+    def _can_cut(self, value: Any, rows: int) -> bool:
+        batch = self.fixed_batch
+        if batch is None or rows == batch or not isinstance(value, Tensor):
+            return True
+        return value.ndim > 0 and value.shape[0] % batch == 0
+
     def _without_padding(self, value: Any, rows: int) -> Any:
         batch = self.fixed_batch
-        if batch is None or rows == batch or not isinstance(value, Tensor) or not value.ndim:
-            return value
-        if value.shape[0] % batch:  # the batch is not the leading axis: nothing can be cut off
+        if batch is None or rows == batch or not isinstance(value, Tensor) or not self._can_cut(value, rows):
             return value
         return value[: rows * (value.shape[0] // batch)]
 
@@ -414,6 +517,10 @@ def call_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, tuple | list):
         return tuple(inputs), {}
     return (inputs,), {}
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _call(node: Node, values: Mapping[Node, Any]) -> Any:
@@ -432,7 +539,7 @@ def _with_operands(
         key = (multiply.node.name, position)
         value = _operand_of(multiply, args, operand)
         if key in rounding.weights:
-            value = rounding.weights[key]
+            value = rounding.weights[key].expand_as(value)  # bmm takes a weight repeated along the batch
         elif key in rounding.inputs:
             value = rounding.inputs[key].round(value)
         if change is not None:
