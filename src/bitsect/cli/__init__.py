@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from ..errors import BitsectError
-from . import layers
+from . import evaluate, latency, layers, quantize, sensitivity  # each adds its commands to the app
 from .app import app
 
-__all__ = ["app", "layers", "main"]
+__all__ = ["app", "evaluate", "latency", "layers", "main", "quantize", "sensitivity"]
 
 
 def main() -> None:

@@ -59,6 +59,14 @@ class Plan(Mapping[str, Format]):
         text = "\n".join(f"{name}\t{format.name}" for name, format in self.formats.items())
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def macs(self, layers: Iterable[Layer]) -> dict[str, int]:
+        """Multiply-adds per sample in each format."""
+        total: dict[str, int] = {}
+        for layer in layers:
+            name = self[layer.name].name
+            total[name] = total.get(name, 0) + layer.macs
+        return total
+
     def size_bytes(self, layers: Iterable[Layer]) -> float:
         """Weights of the layers only: no biases, norms, embeddings or scales, as the paper counts."""
         return sum(layer.weights * self[layer.name].stored_bits for layer in layers) / 8

@@ -1,0 +1,47 @@
+# Two commands need nothing else first: `make demo` and `make test`.
+
+PYTHON ?= python3
+# The package takes a range of torch; here it is pinned, so that pip takes the CPU build at hand.
+TORCH  := torch==2.13.0
+BIN    := .venv/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Threads that wait asleep: spinning ones slow each other down where cores are shared.
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: demo test check format wheel clean
+
+demo: .venv/.core
+	$(BIN)/python examples/demo.py
+
+test: check
+	$(BIN)/python -m pytest
+
+check: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: .venv/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+wheel: .venv/.dev
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:
+	rm -rf .venv dist build
+
+.venv/.venv:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bitsect needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(PIP) install $(TORCH)
+	touch $@
+
+.venv/.core: .venv/.venv pyproject.toml
+	$(PIP) install $(TORCH) --editable .
+	touch $@
+
+.venv/.dev: .venv/.venv pyproject.toml
+	$(PIP) install $(TORCH) --editable '.[dev]'
+	touch $@ .venv/.core

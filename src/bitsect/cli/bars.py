@@ -1,0 +1,28 @@
+"""Progress as bars on stderr, with the time left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from ..progress import Advance, Progress
+from .output import stderr
+
+
+class ShownProgress(Progress):
+    """A bar for every stage; in a pipe or a log, a line when a stage begins."""
+
+    @contextmanager
+    def shown(self, name: str, total: int | None) -> Iterator[Advance]:
+        if not stderr.is_terminal:
+            stderr.print(f"{name} …")
+            yield lambda count: None
+            return
+        columns = [TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn()]
+        columns += [TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
+        with Bars(*columns, console=stderr, transient=True) as bars:
+            task = bars.add_task(name, total=total)
+            yield lambda count: bars.advance(task, count)
