@@ -10,8 +10,13 @@ export OMP_WAIT_POLICY ?= passive
 
 .PHONY: demo test check format wheel clean
 
+# The paper's method on the three networks that the package ships, to 99 % of their accuracy.
 demo: .venv/.core
-	$(BIN)/python examples/demo.py
+	@for network in resnet mobilenet transformer; do \
+		echo; echo "── zoo:fashion-$$network ──"; \
+		$(BIN)/bitsect quantize zoo:fashion-$$network --target 99% --samples 512 \
+			--latency a100 --out runs/demo-$$network || exit 1; \
+	done
 
 test: check
 	$(BIN)/python -m pytest
