@@ -13,8 +13,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from .data import Samples
-from .errors import BitsectError
-from .program import Inputs, Program, Rounding
+from .errors import BitsectError, DataError
+from .program import FLOAT_ROUNDING, Inputs, Program, Rounding
 from .rounder import Rounder
 from .tasks import Task, own_answers
 from .values import Evaluation, Plan
@@ -40,7 +40,9 @@ class Evaluator:
         progress: Callable[[int], None] = lambda rows: None,
     ) -> None:
         self.program, self.rounder, self.samples, self.task = program, rounder, samples, task
-        self.batch_size, self.done, self.progress = batch_size, {} if done is None else done, progress
+        self.batch_size = min(batch_size, program.fixed_batch or batch_size)
+        self.done: Done = {} if done is None else done
+        self.progress = progress
         self.judged_batches = 0  # by this evaluator, not remembered from before
 
     def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
@@ -76,7 +78,9 @@ class Evaluator:
             key = f"own/{start}"
             if key not in self.done:
                 inputs = self.samples.inputs(slice(start, start + self.batch_size))
-                self.done[key] = {"answer": own_answers(self.program.run(inputs)).cpu().numpy()}
+                outputs = self.program.run(inputs)
+                check_finite(self.program, inputs, outputs, FLOAT_ROUNDING)
+                self.done[key] = {"answer": own_answers(outputs).cpu().numpy()}
         starts = range(0, len(self.samples), self.batch_size)
         answers = np.concatenate([self.done[f"own/{start}"]["answer"] for start in starts])
         return torch.from_numpy(answers).to(self.program.device)
@@ -93,7 +97,10 @@ class Evaluator:
         inputs, labels = self.batch(start)
         outputs = self.program.run(inputs, rounding)
         check_finite(self.program, inputs, outputs, rounding)
-        judged = self.task.judge(outputs, labels)
+        try:
+            judged = self.task.judge(outputs, labels)
+        except DataError as error:
+            raise DataError(f"samples {start} to {start + len(labels) - 1}: {error}") from None
         arrays = {"score": judged.score.double().cpu().numpy()}
         if judged.loss is not None:
             arrays["loss"] = judged.loss.double().cpu().numpy()
@@ -126,7 +133,7 @@ def check_finite(program: Program, inputs: Inputs, outputs: Any, rounding: Round
 
         return see
 
-    program.observe(inputs, {name: look(name) for name in program.tensors}, rounding)
+    program.observe(inputs, {name: look(name) for name in program.layer_tensors}, rounding)
     where = (
         f"'{broken[0]}' is the first tensor that holds them" if broken else "they arise after the last layer"
     )

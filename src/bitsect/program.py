@@ -323,6 +323,12 @@ class Program:
         return len(self._steps)
 
     @cached_property
+    def layer_tensors(self) -> frozenset[str]:
+        """The tensors that layers take and give; the others are sums on their way."""
+        taken = (operand.tensor for multiply in self.multiplies for operand in multiply.activations)
+        return frozenset({*(multiply.output for multiply in self.multiplies), *filter(None, taken)})
+
+    @cached_property
     def device(self) -> torch.device:
         """Where the network expects its inputs."""
         examples = (*(node.meta.get("val") for node in self._inputs), *self._given.values())

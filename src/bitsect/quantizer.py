@@ -78,14 +78,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Codes:
-    """A rounded weight: integer codes (in float) and one scale per code, broadcast over its channel."""
+    """A rounded weight: integer codes, held in its dtype, and the float32 scale of each."""
 
     codes: Tensor
-    scales: Tensor  # of the codes' shape, expanded
+    scales: Tensor  # of the codes' shape: a channel or group repeats its own
 
     @property
     def weight(self) -> Tensor:
-        return self.codes * self.scales
+        return (self.codes * self.scales).to(self.codes.dtype)
 
 
 def quantize_weight(weight: Tensor, layout: Layout, format: Format, rounding: str = "squant") -> Codes:
@@ -104,13 +104,13 @@ def quantize_weight(weight: Tensor, layout: Layout, format: Format, rounding: st
                 f"format {format}: groups of {size} do not divide {inputs} inputs; use another group size"
             )
         kernels = kernels.reshape(channels * (inputs // size), size, taps)
-    scales = (kernels.abs().amax(dim=(1, 2), keepdim=True) / qmax).to(torch.float32)
+    wide = kernels.to(torch.promote_types(kernels.dtype, torch.float32))
+    scales = (wide.abs().amax(dim=(1, 2), keepdim=True) / qmax).to(torch.float32)
     # An all-zero channel divides by one; so does one whose scale is too small for float32.
     scales = torch.where(scales > 0, scales, torch.ones_like(scales))
-    codes = ROUNDINGS[rounding](kernels / scales, qmax)
-    spread = scales.expand_as(codes)
+    codes = ROUNDINGS[rounding](wide / scales, qmax)
 
     def back(tensor: Tensor) -> Tensor:
         return layout.from_kernels(tensor.reshape(channels, inputs, taps), weight.shape)
 
-    return Codes(back(codes), back(spread).to(weight.dtype))
+    return Codes(back(codes).to(weight.dtype), back(scales.expand_as(codes)))

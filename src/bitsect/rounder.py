@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 from torch.fx import Node
 
@@ -29,26 +31,29 @@ class Rounder:
         if rounding not in ROUNDINGS:
             raise PlanError(f"unknown rounding '{rounding}': use {' or '.join(ROUNDINGS)}")
         self.program, self.ranges, self.placement, self.rounding = program, ranges, placement, rounding
+        self._layers = {layer.name for layer in program.layers}
         self._weights: dict[tuple[Node, Format], Tensor] = {}
 
     def __call__(self, plan: Plan) -> Rounding:
+        for name in sorted(plan.formats.keys() ^ self._layers):
+            raise PlanError(f"the plan is of another network: layer '{name}' is in one of the two only")
+        chosen = [
+            (multiply, format)
+            for multiply in self.program.multiplies
+            if not (format := plan[multiply.layer]).is_float
+            # A matmul of two activations has no weight that a weight-only format could round.
+            and (multiply.weight is not None or format.activation_bits is not None)
+        ]
+        results = self._results(chosen) if self.placement.outputs else {}
         weights: dict[tuple[str, int], Tensor] = {}
         inputs: dict[tuple[str, int], Grid] = {}
-        results: dict[str, Grid] = {}
-        for multiply in self.program.multiplies:
-            format = plan[multiply.layer]
-            if format.is_float or (multiply.weight is None and format.activation_bits is None):
-                continue
+        for multiply, format in chosen:
             for position, operand in enumerate(multiply.operands):
                 key = (multiply.node.name, position)
                 if operand.layout is not None:
                     weights[key] = self.weight(multiply.layer, operand, format)
                 elif format.activation_bits is not None:
                     inputs[key] = self._input_grid(operand, format.activation_bits, results)
-            if self._rounds_output(multiply, format):
-                results[self.program.tensors[multiply.output].name] = self.grid(multiply.output, KERNEL_BITS)
-        if self.placement.outputs:
-            self._add_sums(results)
         return Rounding(weights, inputs, results)
 
     def codes(self, layer: str, operand: Operand, format: Format) -> Codes:
@@ -88,18 +93,16 @@ class Rounder:
                 return results[source.name]
         return self.grid(operand.tensor, bits)
 
-    def _rounds_output(self, multiply: Multiply, format: Format) -> bool:
-        return (
-            self.placement.outputs
-            and format.activation_bits is not None
-            and multiply.place.signature.kind in KERNELS_THAT_ROUND
-        )
-
-    def _add_sums(self, results: dict[str, Grid]) -> None:
-        """A sum is rounded where both of its addends are: it can then stay an integer."""
+    def _results(self, chosen: Sequence[tuple[Multiply, Format]]) -> dict[str, Grid]:
+        """The grids of convolution outputs, and of sums whose addends both have one: they stay integers."""
+        results: dict[str, Grid] = {}
+        for multiply, format in chosen:
+            if format.activation_bits is not None and multiply.place.signature.kind in KERNELS_THAT_ROUND:
+                results[self.program.tensors[multiply.output].name] = self.grid(multiply.output, KERNEL_BITS)
         for total in self.program.sums:
             if all(through_pooling(addend).name in results for addend in total.addends):
                 results[self.program.tensors[total.tensor].name] = self.grid(total.tensor, KERNEL_BITS)
+        return results
 
 
 def through_pooling(node: Node) -> Node:

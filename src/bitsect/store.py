@@ -23,6 +23,7 @@ from .errors import RunError
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 VERSION = 1
+LOCK = ".bitsect.lock"  # there from the first moment: it also says whose folder this is
 _HEAD = struct.Struct("<4sIQ")  # magic, checksum and length of what follows
 _MAGIC = b"bsj1"
 
@@ -34,33 +35,44 @@ class Journal(MutableMapping[str, Arrays]):
         self.path = path
         self._places: dict[str, tuple[int, int]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO = path.open("a+b")
-        self._file.truncate(self._scan())
+        path.touch()
+        self._file: BinaryIO = path.open("r+b")
+        self._end = 0  # of the last whole record
+        self._scan()
+        self._file.truncate(self._end)
 
-    def _scan(self) -> int:
+    def _scan(self) -> None:
         """Read where the records are, up to the first that is not whole."""
+        size = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
-        end = 0
         while len(head := self._file.read(_HEAD.size)) == _HEAD.size:
             magic, checksum, length = _HEAD.unpack(head)
-            body = self._file.read(length) if magic == _MAGIC else b""
-            if magic != _MAGIC or len(body) != length or zlib.crc32(body) != checksum:
+            if magic != _MAGIC or length > size - self._end - _HEAD.size:
                 break
-            (size,) = struct.unpack_from("<H", body)
-            key = body[2 : 2 + size].decode()
-            self._places[key] = (end + _HEAD.size + 2 + size, length - 2 - size)
-            end += _HEAD.size + length
-        return end
+            body = self._file.read(length)
+            if zlib.crc32(body) != checksum:
+                break
+            self._note(body)
+
+    def _note(self, body: bytes) -> None:
+        """Remember the place of the record with `body`, which begins where the last one ends."""
+        (size,) = struct.unpack_from("<H", body)
+        key = body[2 : 2 + size].decode()
+        self._places[key] = (self._end + _HEAD.size + 2 + size, len(body) - 2 - size)
+        self._end += _HEAD.size + len(body)
 
     def __setitem__(self, key: str, arrays: Arrays) -> None:
         name = key.encode()
-        contiguous = {label: np.ascontiguousarray(array) for label, array in arrays.items()}
+        contiguous = {label: np.asarray(array, order="C") for label, array in arrays.items()}
         body = struct.pack("<H", len(name)) + name + save(contiguous)
-        self._file.seek(0, os.SEEK_END)
-        start = self._file.tell()
-        self._file.write(_HEAD.pack(_MAGIC, zlib.crc32(body), len(body)) + body)
-        self._file.flush()
-        self._places[key] = (start + _HEAD.size + 2 + len(name), len(body) - 2 - len(name))
+        try:
+            # Not at the end of the file, where a write that failed may have left a part of itself.
+            self._file.seek(self._end)
+            self._file.write(_HEAD.pack(_MAGIC, zlib.crc32(body), len(body)) + body)
+            self._file.flush()
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written ({error}): what was finished is kept") from None
+        self._note(body)
 
     def __getitem__(self, key: str) -> Arrays:
         start, length = self._places[key]
@@ -88,29 +100,30 @@ class Folder:
         self.path = path
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file: a run needs a folder")
-        if (
-            path.is_dir()
-            and any(path.iterdir())
-            and not (path / "run.json").exists()
-            and not self._only_lock()
-        ):
+        if path.is_dir() and any(path.iterdir()) and not self._is_ours():
             raise RunError(f"{path} holds something else than a run: choose an empty or new folder")
         path.mkdir(parents=True, exist_ok=True)
-        self._lock = (path / ".lock").open("a")
+        self._lock = (path / LOCK).open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(
                 f"{path}: another bitsect is working in this run; wait for it, or use another folder"
             ) from None
-        if fresh:
-            for item in path.iterdir():
-                if item.name != ".lock":
-                    shutil.rmtree(item) if item.is_dir() else item.unlink()
+        for item in list(path.iterdir()):
+            left_over = item.name.startswith(".") and item.name.endswith(".tmp")
+            if (fresh and item.name != LOCK) or left_over:
+                shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
         self._journals: dict[str, Journal] = {}
 
-    def _only_lock(self) -> bool:
-        return all(item.name == ".lock" for item in self.path.iterdir())
+    def _is_ours(self) -> bool:
+        """Whether a run was begun here; another program may have a run.json of its own."""
+        if (self.path / LOCK).exists():
+            return True
+        try:
+            return bool(json.loads((self.path / "run.json").read_text())["bitsect"] == "run")
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     @staticmethod
     def is_run(path: Path) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from ..errors import DataError
 from ..evaluate import Evaluator, check_finite
 from ..program import FLOAT_ROUNDING, Inputs, Program, Rounding
 from ..tasks import divergence, logits
@@ -26,6 +28,7 @@ class Context:
     """A program with its samples, task and rounder: those of its evaluator."""
 
     evaluator: Evaluator
+    samples: int | None = None  # only the first so many, to the end of their batch
 
     @property
     def program(self) -> Program:
@@ -37,33 +40,52 @@ class Context:
 
     def starts(self) -> range:
         """Where the batches begin."""
-        return range(0, len(self.evaluator.samples), self.evaluator.batch_size)
+        return range(0, self.samples or len(self.evaluator.samples), self.evaluator.batch_size)
 
     def rounding(self, format: Format, *layers: str) -> Rounding:
         """Only `layers` in `format`."""
         plan = Plan.uniform(self.program.layers).replace(layers, format)
         return self.evaluator.rounder(plan)
 
-    def task_loss(self, outputs: Any, labels: Tensor) -> Tensor:
-        return self.evaluator.task.loss(outputs, labels)
+    def task_loss(self, outputs: Any, labels: Tensor) -> Tensor | None:
+        """The loss of each sample, if the task has one."""
+        return self.evaluator.task.judge(outputs, labels).loss
 
-    def kl(self, float_outputs: Any, outputs: Any) -> Tensor:
-        return divergence(logits(float_outputs), logits(outputs))
+    def kl(self, float_outputs: Any, outputs: Any) -> Tensor | None:
+        """How far each sample's classes moved, if the outputs are logits of classes."""
+        try:
+            float_logits = logits(float_outputs)
+        except DataError:
+            return None
+        return divergence(float_logits, logits(outputs))
 
     def check(self, inputs: Inputs, outputs: Any, rounding: Rounding = FLOAT_ROUNDING) -> None:
         check_finite(self.program, inputs, outputs, rounding)
 
 
 def float_leaves(outputs: Any) -> list[Tensor]:
-    """The floating-point tensors among the outputs."""
-    return [
-        leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()
-    ]
+    """The floating-point tensors among the outputs, at least in float32."""
+    return [_wide(leaf) for leaf in pytree.tree_leaves(outputs) if _is_float(leaf)]
 
 
-def power(leaves: list[Tensor]) -> Tensor:
-    """The squared norm of each sample's outputs."""
-    return sum(
-        (leaf.double().flatten(1).square().sum(1) for leaf in leaves[1:]),
-        leaves[0].double().flatten(1).square().sum(1),
-    )
+def with_leaves(outputs: Any, leaves: Iterable[Tensor]) -> Any:
+    """`outputs` with other floating-point tensors."""
+    remaining = iter(leaves)
+    return pytree.tree_map(lambda leaf: next(remaining) if _is_float(leaf) else leaf, outputs)
+
+
+def power(leaves: Iterable[Tensor], rows: int) -> Tensor:
+    """The squared norm of each of `rows` samples, over the tensors that hold one entry for each."""
+    total = torch.zeros(rows, dtype=torch.float64)
+    for leaf in leaves:
+        if leaf.shape[:1] == (rows,):
+            total += leaf.double().reshape(rows, -1).square().sum(1).cpu()
+    return total
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _wide(leaf: Tensor) -> Tensor:
+    return leaf.to(torch.promote_types(leaf.dtype, torch.float32))

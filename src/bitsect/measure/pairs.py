@@ -12,61 +12,49 @@ Task loss and divergence come from the same outputs, so both are kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import BitsectError
 from ..evaluate import Arrays, Done
+from ..program import Inputs, State
 from ..values import Format
-from .context import Context, Progress, float_leaves, power, silent
+from .context import Context, Progress, float_leaves, power, silent, with_leaves
 
 
 def exact_pairs(context: Context, format: Format, done: Done, progress: Progress = silent) -> None:
     """Fill `done` with every single and pair loss, a piece for each batch and first layer."""
-    for start in context.starts():
-        rows = [i for i in range(len(context.layers)) if f"{start}/{i}" not in done]
-        progress(len(context.layers) - len(rows))
-        if not rows and f"{start}/float" in done:
-            continue
-        inputs, labels = context.evaluator.batch(start)
-        # Only the states that are still needed, each let go once its row is done.
-        outputs, states = context.program.run_keeping(inputs, [context.layers[i] for i in rows])
-        _keep_float(context, done, start, inputs, outputs, labels)
-        for i in rows:
+    for batch in _batches(context, done, progress):
+        for i in batch.rows:
             layer, later = context.layers[i], context.layers[i + 1 :]
             rounding = context.rounding(format, layer)
-            alone, after = context.program.run_from(layer, states.pop(layer), rounding, later)
-            context.check(inputs, alone, rounding)
-            piece = _single(context, outputs, alone, labels)
+            alone, after = context.program.run_from(layer, batch.states.pop(layer), rounding, later)
+            context.check(batch.inputs, alone, rounding)
             pairs = []
             for other in later:
                 together = context.rounding(format, layer, other)
                 both, _ = context.program.run_from(other, after.pop(other), together)
-                pairs.append(_losses(context, outputs, both, labels))
-            if pairs:
-                piece |= {f"pair_{name}": np.stack([pair[name] for pair in pairs]) for name in pairs[0]}
-            done[f"{start}/{i}"] = piece
+                context.check(batch.inputs, both, together)
+                pairs.append(_losses(context, batch.outputs, both, batch.labels))
+            done[f"{batch.start}/{i}"] = _single(context, batch, alone) | _stacked(pairs)
             progress(1)
 
 
 def single_losses(context: Context, format: Format, done: Done, progress: Progress = silent) -> None:
     """Fill `done` with the losses of one layer in `format` each, and with the outputs behind them."""
-    for start in context.starts():
-        rows = [i for i in range(len(context.layers)) if f"{start}/{i}" not in done]
-        progress(len(context.layers) - len(rows))
-        if not rows and f"{start}/float" in done:
-            continue
-        inputs, labels = context.evaluator.batch(start)
-        outputs, states = context.program.run_keeping(inputs, [context.layers[i] for i in rows])
-        _keep_float(context, done, start, inputs, outputs, labels)
-        for i in rows:
+    for batch in _batches(context, done, progress):
+        for i in batch.rows:
             layer = context.layers[i]
             rounding = context.rounding(format, layer)
-            alone, _ = context.program.run_from(layer, states.pop(layer), rounding)
-            context.check(inputs, alone, rounding)
-            done[f"{start}/{i}"] = _single(context, outputs, alone, labels) | _leaves("output", alone)
+            alone, _ = context.program.run_from(layer, batch.states.pop(layer), rounding)
+            context.check(batch.inputs, alone, rounding)
+            leaves = {f"output_{k}": leaf.cpu().numpy() for k, leaf in enumerate(float_leaves(alone))}
+            done[f"{batch.start}/{i}"] = _single(context, batch, alone) | leaves
             progress(1)
 
 
@@ -81,53 +69,71 @@ def linear_pairs(
 
 
 def _additive(context: Context, start: int, singles: Done) -> Arrays:
-    _, labels = context.evaluator.batch(start)
-    base = _stored(singles[f"{start}/float"])
-    changes = [
-        [alone - leaf for alone, leaf in zip(_stored(singles[f"{start}/{i}"]), base, strict=True)]
-        for i in range(len(context.layers))
-    ]
-    rows: list[Arrays] = []
+    inputs, labels = context.evaluator.batch(start)
+    outputs = context.program.run(inputs)
+    base = float_leaves(outputs)
+    changes = []
+    for i in range(len(context.layers)):
+        piece = singles[f"{start}/{i}"]
+        alone = (torch.tensor(piece[f"output_{k}"], device=leaf.device) for k, leaf in enumerate(base))
+        changes.append([after - before for after, before in zip(alone, base, strict=True)])
+    pairs = []
     for i, first in enumerate(changes):
         for second in changes[i + 1 :]:
-            outputs = [leaf + a + b for leaf, a, b in zip(base, first, second, strict=True)]
-            rows.append(_losses(context, _shaped(base), _shaped(outputs), labels.cpu()))
-    names = rows[0] if rows else ()
-    return {f"pair_{name}": np.stack([row[name] for row in rows]) for name in names}
+            both = with_leaves(
+                outputs, (leaf + a + b for leaf, a, b in zip(base, first, second, strict=True))
+            )
+            pairs.append(_losses(context, outputs, both, labels))
+    return _stacked(pairs)
 
 
-def _shaped(leaves: list[Tensor]) -> Any:
-    """Float outputs as a task takes them: alone, or as a tuple."""
-    return leaves[0] if len(leaves) == 1 else tuple(leaves)
+@dataclass(frozen=True)
+class _Batch:
+    """A batch in float, and the layers whose pieces are missing."""
+
+    start: int
+    inputs: Inputs
+    labels: Tensor
+    outputs: Any
+    rows: list[int]
+    states: dict[str, State]  # before each layer of `rows`: to be let go with its row
 
 
-def _keep_float(context: Context, done: Done, start: int, inputs: Any, outputs: Any, labels: Tensor) -> None:
-    key = f"{start}/float"
-    if key in done:
-        return
-    context.check(inputs, outputs)
-    loss = context.task_loss(outputs, labels).double().cpu().numpy()
-    signal = power(float_leaves(outputs)).cpu().numpy()
-    done[key] = {"task": loss, "signal": signal} | _leaves("output", outputs)
+def _batches(context: Context, done: Done, progress: Progress) -> Iterator[_Batch]:
+    """The batches with pieces still to do, the losses of the float network kept."""
+    for start in context.starts():
+        rows = [i for i in range(len(context.layers)) if f"{start}/{i}" not in done]
+        progress(len(context.layers) - len(rows))
+        if not rows and f"{start}/float" in done:
+            continue
+        inputs, labels = context.evaluator.batch(start)
+        outputs, states = context.program.run_keeping(inputs, [context.layers[i] for i in rows])
+        if f"{start}/float" not in done:
+            context.check(inputs, outputs)
+            losses = _losses(context, outputs, outputs, labels)
+            signal = power(float_leaves(outputs), len(labels)).numpy()
+            done[f"{start}/float"] = {**losses, "signal": signal}
+        yield _Batch(start, inputs, labels, outputs, rows, states)
 
 
 def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Arrays:
-    return {
-        "task": context.task_loss(outputs, labels).double().cpu().numpy(),
-        "kl": context.kl(float_outputs, outputs).double().cpu().numpy(),
-    }
+    """`task` where the task has a loss, `kl` where the outputs are logits of classes."""
+    losses = {"task": context.task_loss(outputs, labels), "kl": context.kl(float_outputs, outputs)}
+    found = {name: loss.double().cpu().numpy() for name, loss in losses.items() if loss is not None}
+    if not found:
+        raise BitsectError(
+            f"task '{context.evaluator.task.name}' gives no loss, and the outputs are no logits of classes "
+            "that could be compared: return (loss, score)"
+        )
+    return found
 
 
-def _single(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Arrays:
-    pairs = zip(float_leaves(outputs), float_leaves(float_outputs), strict=True)
-    noise = power([alone - leaf for alone, leaf in pairs]).cpu().numpy()
-    return {**_losses(context, float_outputs, outputs, labels), "noise": noise}
+def _single(context: Context, batch: _Batch, alone: Any) -> Arrays:
+    pairs = zip(float_leaves(alone), float_leaves(batch.outputs), strict=True)
+    noise = power((after - before for after, before in pairs), len(batch.labels)).numpy()
+    return {**_losses(context, batch.outputs, alone, batch.labels), "noise": noise}
 
 
-def _leaves(name: str, outputs: Any) -> Arrays:
-    return {f"{name}_{i}": leaf.cpu().numpy() for i, leaf in enumerate(float_leaves(outputs))}
-
-
-def _stored(piece: Arrays) -> list[Tensor]:
-    count = sum(name.startswith("output_") for name in piece)
-    return [torch.from_numpy(piece[f"output_{i}"]) for i in range(count)]
+def _stacked(pairs: list[Arrays]) -> Arrays:
+    names = pairs[0] if pairs else ()
+    return {f"pair_{name}": np.stack([pair[name] for pair in pairs]) for name in names}

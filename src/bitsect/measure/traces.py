@@ -101,9 +101,12 @@ def _groups(layers: Sequence[str], size: int | None) -> Iterator[Sequence[str]]:
 
 
 def _batches(context: Context) -> Iterator[tuple[int, int]]:
-    """Equal mini-batches within memory; a smaller last one is left out where there is another."""
+    """Mini-batches within memory, all of one size, so that their mean is that of the samples.
+
+    The few samples that do not fill another one are left out.
+    """
     samples = len(context.evaluator.samples)
-    size = min(mini_batch(context), samples)
+    size = samples // math.ceil(samples / mini_batch(context))
     for start in range(0, samples - size + 1, size):
         yield start, start + size
 
