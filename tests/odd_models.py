@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bitsect.capture import capture
 from bitsect.program import Program, call_arguments
@@ -56,6 +57,17 @@ def batch_of(example: Any, rows: int) -> Any:
         return repeated + torch.randn(repeated.shape, generator=generator).to(leaf.dtype)
 
     return pytree.tree_map(vary, example)
+
+
+def reference(model: nn.Module, inputs: Any) -> Any:
+    """What the network answers when torch splits attention as capture does."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            return eager(model, inputs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def eager(model: nn.Module, inputs: Any) -> Any:
@@ -778,6 +790,16 @@ def whole_numbers() -> Made:
         return self.a(x) + (counts @ counts.transpose(1, 2)).sum((1, 2)).view(-1, 1, 1) + total.mean()
 
     return Block(run, a=nn.Linear(8, 4)), rows()
+
+
+@odd
+def masked_rows() -> Made:
+    """How many rows a layer sees is known at run time only."""
+
+    def run(self: Any, x: Tensor) -> Tensor:
+        return self.b(torch.relu(self.a(x[x[..., 0] > 0]))).sum(0)
+
+    return Block(run, a=nn.Linear(8, 4), b=nn.Linear(4, 3)), rows()
 
 
 # Batches that a network fixes

@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from itertools import chain
 from typing import Any
@@ -47,7 +47,7 @@ def capture(
     else:
         if example is None:
             raise CaptureError("a network needs an example input to be captured: capture(model, example)")
-        exported = _export(model, _at_least_two(_beside(model, example)))
+        exported = _export(model, _beside(model, example))
     try:
         with _quiet():
             functional = exported.run_decompositions(DECOMPOSITIONS)
@@ -60,22 +60,35 @@ def capture(
 
 
 def _export(model: nn.Module, example: Inputs) -> ExportedProgram:
-    args, kwargs = call_arguments(example)
+    _register_caches(model)
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with _quiet(), torch.no_grad(), _naming(model, kwargs):
+        # With an open batch; with a fixed one, which some networks want; as it is, for inputs of one row
+        # are not always samples. The last error is about the example that was given.
+        two = _at_least_two(example)
+        attempts = [(two, True), (two, False)] + ([(example, False)] if two is not example else [])
+        for inputs, is_open in attempts:
+            args, kwargs = call_arguments(inputs)
             try:
-                return torch.export.export(
-                    model, args, kwargs, dynamic_shapes=_any_batch(model, args, kwargs)
-                )
-            except Exception:  # some networks hold their batch fixed; the error below speaks of the rest
-                return torch.export.export(model, args, kwargs)
-    except Exception as error:
-        raise CaptureError(_explain(error, type(model).__name__)) from error
+                with _quiet(), torch.no_grad(), _naming(model, kwargs):
+                    shapes = _any_batch(model, args, kwargs) if is_open else None
+                    return torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
+            except Exception as error:
+                refusal = error
+        raise CaptureError(_explain(refusal, type(model).__name__)) from refusal
     finally:
         for module in training:
             module.training = True
+
+
+def _register_caches(model: nn.Module) -> None:
+    """Make structures of the key-value caches that transformers' models return."""
+    if "transformers" in sys.modules:
+        with suppress(ImportError):
+            from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model
+
+            register_cache_pytrees_for_model(model)
 
 
 def _any_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -162,11 +175,11 @@ def _on_device(exported: ExportedProgram, device: torch.device) -> ExportedProgr
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch.export tells of its attempts in warnings, log lines and prints; what counts is raised."""
+    """Neither torch.export, which tells of its attempts at length, nor a forward that prints is heard."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -181,13 +194,18 @@ def _explain(error: BaseException, model: str) -> str:
         for frame, line in traceback.walk_tb(error.__traceback__)
         if frame.f_globals.get("__name__", "torch").partition(".")[0] not in foreign
     ]
-    where = f" at {frames[-1].filename}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
     kind, text = type(error).__name__, str(error).strip()
+    where = f" at {frames[-1].filename}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
     why = f"{text.splitlines()[0] if text else 'no message'} ({kind})"
-    way_out = "check that model(example) runs, then mend this line"
+    way_out = "check that model(example) runs" + (", then mend this line" if frames else "")
     if "DataDependent" in kind or "data-dependent" in text:
-        why = "which way to go depends on the values of a tensor, and a captured graph has one way only"
-        way_out = "compute both and choose with torch.where, or use torch.cond"
-    elif "unsupported" in text.lower() or "Unsupported" in kind:
+        why = "what happens here depends on the values of a tensor, which a captured graph cannot know"
+        way_out = "keep to tensor operations: torch.where or torch.cond in place of a branch"
+    elif "not a known type" in text:
+        why = text.partition(". ")[0]
+        way_out = "let forward return tensors, or register the type with torch.utils._pytree.register_pytree_node"
+    elif "already exists" in text:
+        way_out = "torch.fx needs this name for itself: rename that parameter or module"
+    elif "support" in text.lower() or "Unsupported" in kind:
         way_out = "move this call out of forward, or replace it by a tensor operation"
     return f"{model} cannot be captured{where}: {why}; {way_out}"

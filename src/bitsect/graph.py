@@ -175,7 +175,11 @@ class _Reader:
         kind = "conv_transpose" if transposed else f"conv{dimensions}d"
         if not transposed and groups == channels and channels > 1 and _shape(_node(given["weight"]))[1] == 1:
             kind = "depthwise"
+        dilation = _tuple(given.get("dilation", 1), dimensions)
         padding = given.get("padding", 0)
+        if padding == "same":
+            kernel = _shape(_node(given["weight"]))[2:]
+            padding = [step * (size - 1) // 2 for step, size in zip(dilation, kernel, strict=True)]
         return self._pair(
             node,
             given["input"],
@@ -184,8 +188,8 @@ class _Reader:
             layout,
             kind,
             stride=_tuple(given.get("stride", 1), dimensions),
-            padding=() if isinstance(padding, str) else _tuple(padding, dimensions),
-            dilation=_tuple(given.get("dilation", 1), dimensions),
+            padding=_tuple(0 if padding == "valid" else padding, dimensions),
+            dilation=dilation,
             groups=groups,
         )
 
@@ -344,6 +348,8 @@ class _Reader:
     def _reason(self, node: Node) -> str | None:
         """Why `node` stays in float, if it multiplies or may do so."""
         name = operator_name(node.target)
+        if name in RECURRENT:
+            return "recurrent cell: its multiplies are inside one operator"
         if is_random(node):
             return "random operator: results differ from run to run"
         if node in self.fixed:
@@ -355,8 +361,6 @@ class _Reader:
             if not all(is_float(operand) for operand in operands):
                 return "its operands are not floating point"
             return "not a sum of products of two operands"
-        if name in RECURRENT:
-            return "recurrent cell: its multiplies are inside one operator"
         if name in OPAQUE_MULTIPLIES:
             return "this multiply has no quantised form"
         if name in TRAINING:
@@ -534,7 +538,11 @@ def _batch(inputs: Sequence[Node]) -> tuple[Callable[[Any], int], int | None]:
                 values[size.node.expr] = 1 if axis == 0 else size.node.hint
 
     def batch_one(size: Any) -> int:
-        return int(size) if isinstance(size, int) else int(size.node.expr.subs(values))
+        if isinstance(size, int):
+            return int(size)
+        expression = size.node.expr.subs(values)
+        # How many rows a mask picks is known at run time only: counted for one.
+        return int(expression.subs(dict.fromkeys(expression.free_symbols, 1)))
 
     is_open = any(not isinstance(tensor.shape[0], int) for tensor in tensors)
     return batch_one, None if is_open else batch_size(tensors)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,11 @@ def load_model(spec: str, *, trust: bool = False) -> Network:
 
     `trust` lets a .pt2 file run code that its author pickled into it.
     """
+    with redirect_stdout(sys.stderr):  # whatever a user's code prints, stdout is for results
+        return _load(spec, trust)
+
+
+def _load(spec: str, trust: bool) -> Network:
     source, _, name = spec.partition(":")
     if source == "zoo":
         from .zoo import example_input, load_network
