@@ -18,12 +18,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BitsectError
+from .references import resolve
 from .values.format import Format
 from .values.measured import TABLES, Measured
 
@@ -190,8 +190,7 @@ METRICS: dict[str, Metric] = {
 
 def metric_named(name: str) -> Metric:
     """The metric called `name`: one of METRICS, or `package.module:function`."""
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         if name in METRICS:
             return METRICS[name]
         close = get_close_matches(name, METRICS, n=1)
@@ -199,16 +198,10 @@ def metric_named(name: str) -> Metric:
             f"did you mean '{close[0]}'?" if close else f"use {', '.join(METRICS)} or package.module:function"
         )
         raise BitsectError(f"unknown metric '{name}': {hint}")
-    try:
-        module = import_module(module_name)
-    except (ImportError, ValueError) as error:
-        raise BitsectError(f"metric '{name}': cannot import '{module_name}': {error}") from error
-    found = getattr(module, attribute, None)
-    if found is None:
-        raise BitsectError(f"metric '{name}': '{module_name}' holds no '{attribute}'")
+    found = resolve(name, "metric")
     if not isinstance(found, Metric):
         raise BitsectError(
-            f"metric '{name}': '{attribute}' does not say what it needs: "
+            f"metric '{name}' does not say what it needs: "
             'put @bitsect.metrics.metric("single") or the like above it'
         )
     return found

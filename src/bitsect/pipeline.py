@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from .capture import capture
-from .data import Samples, load_samples
-from .errors import BitsectError, CaptureError, TargetError
-from .evaluate import Evaluator
+from .errors import BitsectError, CaptureError, DataError, TargetError
 from .latency import Budget, cost, faster_formats, latency_table
 from .metrics import Options, metric_named
 from .models import load_model, parse_example
 from .program import Inputs, Program
 from .progress import Progress
+from .references import resolve
 from .result import Judged, QuantizedModel, Result, Test
-from .run import Run, Settings, open_run
-from .search import SEARCHES, Found, Problem, pinned
+from .run import LOSSES, PAIRS, Run, Settings, is_folder, one_of, open_run
+from .search import SEARCHES, Found, Problem, Search, high_to_low, pinned
 from .search.budget import within_budget
-from .values import FLOAT, INT4, INT8, Evaluation, Format, LatencyTable, Plan, Scores, Target
+from .values import FLOAT, INT4, INT8, Cost, Evaluation, Format, LatencyTable, Layer, Plan, Scores, Target
 
 Evaluate = Callable[[nn.Module], float]
+Allowed = Mapping[str, tuple[Format, ...]]
+
+OBJECTIVES = ("latency", "size")
+NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
 
 
 def quantize(
@@ -40,7 +44,7 @@ def quantize(
     keep: Sequence[str] = (),
     score_format: str | None = None,
     options: Options | None = None,
-    measuring: dict[str, Any] | None = None,
+    measuring: Mapping[str, Any] | None = None,
     latency: str | LatencyTable | None = None,
     objective: str = "latency",
     budget: str | None = None,
@@ -54,30 +58,62 @@ def quantize(
     """The plan of least bits that keeps the target, and everything about it.
 
     `model` is a network, a model spec or the folder of a run; `samples` a data spec, tensors (x, y),
-    or any iterable of batches. `evaluate`, a function of a module, replaces the task's accuracy.
+    or any iterable of batches. `evaluate`, a function of a module, replaces the task's accuracy; what
+    it said of a plan is remembered under its name.
     """
-    goal = _target(target, budget, max_size)
-    run = open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening)
-    wanted = tuple(Format.parse(f) if isinstance(f, str) else f for f in formats)
-    allowed = pinned(run.program.layers, wanted, keep)
-    table = _table(latency, run.program)
-    limits = Budget.parse(latency=budget, size=max_size) if budget or max_size else None
-    if table is not None and objective == "latency":
-        allowed = faster_formats(run.program.layers, table, allowed)
-    ladder = {format for layer_formats in allowed.values() for format in layer_formats}
-    run.ranges_for(ladder)
-    judge = _Judge(run, ladder, evaluate)
-    scores = _orders(run, metric, wanted, score_format, options, measuring or {})
-    baseline = judge(Plan.uniform(run.program.layers))
-    threshold = goal.threshold(baseline.exact) if goal is not None else Fraction(0)
-    problem = Problem(run.program.layers, allowed, lambda f: scores(f).order(), threshold, judge)
-    with run.progress.stage("search"):
-        found = _search(problem, search, goal, limits, table, keep)
-    evaluations = judge.judged
-    result = _conclude(run, goal, found, wanted, judge, scores(wanted[0]), table, test, evaluations)
-    result.save()
-    run.folder.write_json("result.json", result.to_json())
-    return result
+    # Whatever can be refused is refused before the first minute of work.
+    goal, limits = _target(target, budget, max_size), _limits(budget, max_size, latency)
+    wanted, scored_in = _formats(formats), _scored_in(score_format, formats)
+    chosen, find = metric_named(metric), _search_named(search)
+    measuring = _measuring(measuring)
+    one_of("objective", objective, OBJECTIVES)
+    if evaluate is not None and test is not None:
+        raise BitsectError(
+            "evaluate= judges networks, not samples: leave test= out, and judge result.model()"
+        )
+
+    with open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening) as run:
+        layers, table = run.program.layers, _table(latency, run.program)
+        possible = pinned(layers, wanted, keep)
+        allowed = _allowed(layers, possible, table, objective)
+        steps = _steps(allowed)
+        judge = _Judge(run, {*steps, *wanted}, evaluate)
+        scores = {
+            format: run.scores(chosen, format, options, **measuring)
+            for format in high_to_low(map(scored_in, steps or wanted))
+        }
+        with run.progress.stage("search") as judge.progress:
+            threshold = _threshold(goal, judge(Plan.uniform(layers)))
+            order = lambda step: scores[scored_in(step)].order()  # noqa: E731
+            found = _search(
+                Problem(layers, allowed, order, threshold, judge), find, goal, limits, table, keep
+            )
+        evaluations = len(judge.judged)
+        plans = {"float": Plan.uniform(layers)}
+        plans |= {f"all {format}": Plan.uniform(layers, format) for format in wanted}
+        plans["plan"] = found.plan
+        with run.progress.stage("compare", len(plans)) as judge.progress:
+            rows = tuple(
+                Judged(name, plan, judge(plan), _cost(plan, layers, table)) for name, plan in plans.items()
+            )
+        result = Result(
+            run=run,
+            target=goal,
+            plan=found.plan,
+            target_met=found.met,
+            reason=found.reason,
+            rows=rows,
+            test=_test(run, goal, plans, test) if test is not None else None,
+            scores=next(iter(scores.values())),
+            evaluations=evaluations,
+            seconds=run.progress.seconds,
+            agreement=run.samples.labels is None,
+            notes=_notes(run, [f for f in _steps(possible) if f not in steps], table),
+        )
+        for each in scores.values():
+            _keep_scores(run, each)
+        result.keep()
+        return result
 
 
 def sensitivity(
@@ -91,64 +127,65 @@ def sensitivity(
     out: str | Path | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
-    measuring: dict[str, Any] | None = None,
+    measuring: Mapping[str, Any] | None = None,
     **opening: Any,
 ) -> tuple[Scores, int]:
     """The scores of all layers, and how many samples they rest on.
 
     `until_stable` doubles the samples until two halves of them agree that well on the order.
     """
-    run = open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening)
-    wanted = Format.parse(format) if isinstance(format, str) else format
-    chosen, measuring = metric_named(metric), dict(measuring or {})
-    total = len(run.samples)
-    count = total if until_stable is None else min(total, run.settings.batch_size)
-    while True:
-        scores = run.scores(chosen, wanted, options, samples=count, **measuring)
-        agreed = until_stable is None or (scores.split_half or 0.0) >= until_stable
-        if agreed or count == total:
-            break
-        count = min(total, 2 * count)
-    _keep_scores(run, scores)
-    return scores, count
+    chosen, (wanted,), measuring = metric_named(metric), _formats((format,)), _measuring(measuring)
+    with open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening) as run:
+        total = len(run.samples)
+        # Traces and Fisher terms have draws of their own: more samples would change nothing.
+        counted = chosen.needs & {"pair", "single", "base", "signal", "noise"}
+        count = total if until_stable is None or not counted else min(total, run.settings.batch_size)
+        while True:
+            scores = run.scores(chosen, wanted, options, samples=count, **measuring)
+            agreed = until_stable is None or (scores.split_half or 0.0) >= until_stable
+            if agreed or count == total:
+                break
+            count = min(total, 2 * count)
+        _keep_scores(run, scores)
+        return scores, count
 
 
 def evaluate(
     model: Any,
-    samples: Any,
+    samples: Any = None,
     *,
     calibration: Any = None,
     plan: str | Path | Plan | None = None,
     format: str | Format | None = None,
     task: Any = None,
-    settings: Settings | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    draw: int | None = None,
+    seed: int = 0,
     progress: Progress | None = None,
     **opening: Any,
 ) -> tuple[Judged, Judged, bool]:
     """The float network and the plan, judged; and whether accuracy is agreement for want of labels.
 
-    Ranges come from `calibration`, or from the judged samples themselves.
+    Ranges come from `calibration`, those of a run from the run, else from the judged samples themselves.
+    A run is judged on its own samples and by its own plan where no others are given.
     """
-    run = open_run(
-        model,
-        samples if calibration is None else calibration,
-        task=task,
-        settings=settings,
-        progress=progress,
-        **(opening if calibration is None else {**opening, "draw": None}),
-    )
-    judged: Samples | None = None
-    if calibration is not None:
-        options = opening.get("data_options") or {}
-        judged = load_samples(samples, samples=opening.get("draw"), seed=opening.get("seed", 0), **options)
-    chosen = _plan(plan, format, run.program)
-    formats = set(chosen.values())
-    evaluator = run.evaluator(formats, judged)
-    rows = []
-    for name, each in (("float", Plan.uniform(run.program.layers)), ("plan", chosen)):
-        with run.progress.stage(f"evaluate {name}", len(evaluator.samples)) as evaluator.progress:
-            rows.append(Judged(name, each, evaluator(each), cost(each, run.program.layers)))
-    return rows[0], rows[1], evaluator.samples.labels is None
+    if plan is not None and format is not None:
+        raise BitsectError("pass either a plan or a format, not both")
+    wanted = Format.parse(format) if isinstance(format, str) else format
+    drawn = {"draw": draw, "seed": seed}
+    apart = calibration is not None or is_folder(model)  # ranges do not come from the judged samples
+    opening |= {"task": task, "settings": settings, "progress": progress} | ({} if apart else drawn)
+    with open_run(model, calibration if apart else samples, **opening) as run:
+        judged = run.samples if samples is None else samples
+        if apart:
+            judged = run.load(judged, samples=draw, seed=seed)
+        chosen = _plan(plan, wanted, run)
+        evaluator = run.evaluator(set(chosen.values()), judged if apart else None)
+        rows = []
+        for name, each in (("float", Plan.uniform(run.program.layers)), ("plan", chosen)):
+            with run.progress.stage(f"evaluate {name}", len(evaluator.samples)) as evaluator.progress:
+                rows.append(Judged(name, each, evaluator(each), cost(each, run.program.layers)))
+        return rows[0], rows[1], evaluator.samples.labels is None
 
 
 def capture_model(
@@ -174,26 +211,27 @@ def capture_model(
 
 
 class _Judge:
-    """The question that a search asks, counted: plans known from before cost nothing."""
+    """The question that a search asks; plans known from before cost nothing."""
 
     def __init__(self, run: Run, formats: set[Format], function: Evaluate | None) -> None:
         self.run, self.function = run, function
-        self.evaluator: Evaluator = run.evaluator(formats)
-        self.judged = 0
+        self.evaluator = run.evaluator(formats)
+        self.judged: set[Plan] = set()  # besides the float network
+        self.progress: Callable[[int], None] = lambda count: None
 
     def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
         before = self.evaluator.judged_batches
         evaluation = self._by_function(plan) if self.function else self.evaluator(plan, threshold)
-        is_float = all(format == FLOAT for format in plan.values())
-        self.judged += self.evaluator.judged_batches > before and not is_float
+        if self.evaluator.judged_batches > before and set(plan.values()) != {FLOAT}:
+            self.judged.add(plan)
+        self.progress(1)
         return evaluation
 
     def _by_function(self, plan: Plan) -> Evaluation:
         """The user's own figure, remembered like a sample of its own."""
-        import numpy as np
-
         assert self.function is not None
-        done, key = self.evaluator.done, f"{plan.key}/own"
+        done, name = self.evaluator.done, getattr(self.function, "__qualname__", type(self.function).__name__)
+        key = f"{plan.key}/own/{name}"
         if key not in done:
             value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounder(plan))))
             if not 0 <= value < float("inf"):
@@ -201,6 +239,9 @@ class _Judge:
             done[key] = {"value": np.array([value])}
             self.evaluator.judged_batches += 1
         return Evaluation(float(done[key]["value"][0]), 1, 1)
+
+
+# What was asked for, made of what was written.
 
 
 def _target(target: str | float | Target | None, budget: str | None, max_size: str | None) -> Target | None:
@@ -215,124 +256,148 @@ def _target(target: str | float | Target | None, budget: str | None, max_size: s
     )
 
 
+def _limits(budget: str | None, max_size: str | None, latency: object) -> Budget | None:
+    if budget and latency is None:
+        raise BitsectError(f"a latency budget of {budget} needs a latency table: pass --latency a100 or FILE")
+    return Budget.parse(latency=budget, size=max_size) if budget or max_size else None
+
+
+def _formats(formats: Sequence[str | Format]) -> tuple[Format, ...]:
+    """The formats to choose from besides float, from high to low."""
+    parsed = high_to_low(Format.parse(f) if isinstance(f, str) else f for f in formats)
+    lower = tuple(format for format in parsed if format != FLOAT)
+    if not lower:
+        raise BitsectError("no format to try besides float: name one, such as int8 or w4a16")
+    return lower
+
+
+def _scored_in(score_format: str | None, formats: Sequence[str | Format]) -> Callable[[Format], Format]:
+    """The format whose scores order the layers for a step; in the paper, the highest for all steps."""
+    if score_format == "each":
+        return lambda step: step
+    (chosen, *_) = _formats(formats if score_format is None else (score_format,))
+    return lambda step: chosen
+
+
+def _search_named(name: str) -> Search:
+    if ":" not in name:
+        one_of("search", name, SEARCHES)
+        return SEARCHES[name]
+    found = resolve(name, "search")
+    if not callable(found):
+        raise BitsectError(f"search '{name}' is a {type(found).__name__}: name a function of a Problem")
+    return found
+
+
+def _measuring(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    measuring = dict(given or {})
+    one_of("pairs", measuring.get("pairs", "exact"), PAIRS)
+    one_of("loss", measuring.get("loss", "task"), LOSSES)
+    return measuring
+
+
 def _table(latency: str | LatencyTable | None, program: Program) -> LatencyTable | None:
     if latency is None or isinstance(latency, LatencyTable):
         return latency
     return latency_table(latency, program.layers)
 
 
-def _orders(
-    run: Run,
-    metric: str,
-    formats: tuple[Format, ...],
-    score_format: str | None,
-    options: Options | None,
-    measuring: dict[str, Any],
-) -> Callable[[Format], Scores]:
-    """The scores that order the layers for each format's step; the paper uses those of the first for all."""
-    chosen = metric_named(metric)
-    known: dict[Format, Scores] = {}
-
-    def scores(format: Format) -> Scores:
-        if score_format is None:
-            format = formats[0]
-        elif score_format != "each":
-            format = Format.parse(score_format)
-        if format not in known:
-            known[format] = run.scores(chosen, format, options, **measuring)
-            _keep_scores(run, known[format])
-        return known[format]
-
-    scores(formats[0])
-    return scores
+def _plan(plan: str | Path | Plan | None, format: Format | None, run: Run) -> Plan:
+    layers, own = run.program.layers, run.folder.path / "plan.json"
+    if isinstance(plan, Plan):
+        return Plan.from_json(plan.to_json(), layers)
+    if plan is None and format is None and own.exists():
+        plan = own
+    return Plan.uniform(layers, format or INT8) if plan is None else Plan.read(Path(plan), layers)
 
 
-def _keep_scores(run: Run, scores: Scores) -> None:
-    run.folder.write_json(f"scores-{scores.metric.replace(':', '.')}-{scores.format}.json", scores.to_json())
+# Stages
+
+
+def _allowed(
+    layers: tuple[Layer, ...], pinned: Allowed, table: LatencyTable | None, objective: str
+) -> Allowed:
+    """The formats that each layer may take: of those it is pinned to, those that the device makes faster."""
+    if table is None:
+        return pinned
+    if objective == "latency":
+        return faster_formats(layers, table, pinned)
+    allowed = {}
+    for layer in layers:
+        allowed[layer.name] = tuple(f for f in pinned[layer.name] if table.supports(f, layer))
+        if not allowed[layer.name]:
+            names = ", ".join(map(str, pinned[layer.name]))
+            raise BitsectError(
+                f"layer '{layer.name}' does not run in {names} on {table.device}: allow others"
+            )
+    return allowed
+
+
+def _threshold(goal: Target | None, baseline: Evaluation) -> Fraction:
+    if goal is None:
+        return Fraction(0)
+    if not baseline.correct:
+        raise DataError(
+            "the float network gets no sample right, so every plan would keep the target: "
+            "check the labels and how the inputs are normalised"
+        )
+    return goal.threshold(baseline.exact)
 
 
 def _search(
     problem: Problem,
-    search: str,
+    find: Search,
     goal: Target | None,
     limits: Budget | None,
     table: LatencyTable | None,
     keep: Sequence[str],
 ) -> Found:
     """The plan for the target; where that is over the budget, the most accurate one within it."""
-    if search not in SEARCHES:
-        raise BitsectError(f"unknown search '{search}': use {', '.join(SEARCHES)}")
     found = None
     if goal is not None:
         try:
-            found = SEARCHES[search](problem)
+            found = find(problem)
         except TargetError as error:
-            raise TargetError(f"--keep {' --keep '.join(keep)}: {error}" if keep else str(error)) from None
+            pins = [f"--keep {pin}" for pin in keep if FLOAT.name not in pin.rpartition("=")[2]]
+            raise TargetError(": ".join([*pins, str(error)])) from None
+        if not isinstance(found, Found):
+            raise BitsectError(f"the search returned a {type(found).__name__}: expected a Found")
     if limits is None or (found is not None and limits.fits(cost(found.plan, problem.layers, table))):
         assert found is not None
         return found
-    return within_budget(problem, lambda plan: limits.excess(cost(plan, problem.layers, table)))
+    asked = [plan for plan, _ in found.evaluated] if found is not None else []
+    return within_budget(problem, lambda plan: limits.excess(cost(plan, problem.layers, table)), asked)
 
 
-def _conclude(
-    run: Run,
-    goal: Target | None,
-    found: Found,
-    formats: tuple[Format, ...],
-    judge: _Judge,
-    scores: Scores,
-    table: LatencyTable | None,
-    test: Any,
-    evaluations: int,
-) -> Result:
-    """Judge the plans of the closing table, on the calibration and on the test samples."""
-    layers = run.program.layers
-    plans = {"float": Plan.uniform(layers)}
-    plans |= {f"all {format}": Plan.uniform(layers, format) for format in formats}
-    plans["plan"] = found.plan
-    with run.progress.stage("compare"):
-        rows = tuple(
-            Judged(name, plan, judge(plan), cost(plan, layers, table if _runs(plan, table) else None))
-            for name, plan in plans.items()
-        )
-    tested = None
-    if test is not None:
-        with run.progress.stage("test"):
-            tested = _test(run, goal, plans, test)
-    return Result(
-        run=run,
-        target=goal,
-        plan=found.plan,
-        target_met=found.met,
-        reason=found.reason,
-        rows=rows,
-        test=tested,
-        scores=scores,
-        evaluations=evaluations,
-        seconds=run.progress.seconds,
-        agreement=run.samples.labels is None,
-    )
+def _cost(plan: Plan, layers: tuple[Layer, ...], table: LatencyTable | None) -> Cost:
+    """What `plan` costs; without latency where the device does not run it."""
+    runs = table is None or all(table.supports(plan[layer.name], layer) for layer in layers)
+    return cost(plan, layers, table if runs else None)
 
 
-def _runs(plan: Plan, table: LatencyTable | None) -> bool:
-    return table is None or all(table.supports(format) for format in set(plan.values()))
-
-
-def _test(run: Run, goal: Target | None, plans: dict[str, Plan], test: Any) -> Test:
-    samples = test if isinstance(test, Samples) else load_samples(test)
+def _test(run: Run, goal: Target | None, plans: Mapping[str, Plan], test: Any) -> Test:
+    """The rows of the closing table on samples that the search has not seen."""
+    samples = run.load(test)
     formats = {format for plan in plans.values() for format in plan.values()}
     evaluator = run.evaluator(formats, samples)
-    rows = {name: evaluator(plan) for name, plan in plans.items()}
+    with run.progress.stage("test", len(samples) * len(plans)) as evaluator.progress:
+        rows = {name: evaluator(plan) for name, plan in plans.items()}
     met = goal is None or rows["plan"].reaches(goal.threshold(rows["float"].exact)) is True
     return Test(rows["float"], rows["plan"], met, rows)
 
 
-def _plan(plan: str | Path | Plan | None, format: str | Format | None, program: Program) -> Plan:
-    if plan is not None and format is not None:
-        raise BitsectError("pass either a plan or a format, not both")
-    if isinstance(plan, Plan):
-        return plan
-    if plan is not None:
-        return Plan.read(Path(plan), program.layers)
-    wanted = Format.parse(format) if isinstance(format, str) else format
-    return Plan.uniform(program.layers, wanted or INT8)
+def _steps(allowed: Allowed) -> tuple[Format, ...]:
+    """The formats below float that any layer may take, from high to low."""
+    return high_to_low(format for ladder in allowed.values() for format in ladder if format != FLOAT)
+
+
+def _notes(run: Run, left_out: Sequence[Format], table: LatencyTable | None) -> tuple[str, ...]:
+    notes = [NO_LABELS] if run.samples.labels is None else []
+    if table is not None and left_out:
+        names = ", ".join(map(str, left_out))
+        notes.append(f"no layer is faster in {names} on {table.device}; --objective size would take it")
+    return tuple(notes)
+
+
+def _keep_scores(run: Run, scores: Scores) -> None:
+    run.folder.write_json(f"scores-{scores.metric}-{scores.format}.json", scores.to_json())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from .errors import BitsectError, DataError
 from .program import Program, Rounding
 from .run import Run
 from .store import write_text
@@ -16,14 +20,28 @@ from .values import Cost, Evaluation, Plan, Scores, Target
 
 
 class QuantizedModel(nn.Module):
-    """A network that computes what the plan says, and returns what the original returns."""
+    """A network that computes what the plan says; it takes and returns what the original does."""
 
     def __init__(self, program: Program, rounding: Rounding) -> None:
         super().__init__()
         self.program, self.rounding = program, rounding
+        # Evaluation loops ask the first parameter where and in what type a network computes.
+        self.nothing = nn.Parameter(torch.empty(0, device=program.device), requires_grad=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.program.run(kwargs if kwargs else args, self.rounding)
+        exported = self.program.exported
+        assert exported.call_spec.in_spec is not None
+        by_name = exported.call_spec.in_spec.children()[1].context or []  # of a network captured with names
+        missing = exported.graph_signature.user_inputs[len(args) :]
+        if args and not kwargs and len(by_name) == 1:
+            args, kwargs = (), dict(zip(by_name, args, strict=True))
+        elif kwargs and not by_name and set(missing) == set(kwargs):
+            args, kwargs = (*args, *(kwargs[str(name)] for name in missing)), {}
+        if args and kwargs:
+            raise DataError(
+                f"this network was captured with the inputs {', '.join(map(str, by_name))} by name"
+            )
+        return self.program.run(kwargs or args, self.rounding)
 
 
 @dataclass(frozen=True)
@@ -36,15 +54,17 @@ class Judged:
     cost: Cost
 
     def to_json(self) -> dict[str, Any]:
-        cost = {"size_mb": self.cost.size_bytes / 1e6, "size_ratio": self.cost.size_ratio}
-        if self.cost.latency_ms is not None:
-            cost |= {"latency_ms": self.cost.latency_ms, "latency_ratio": self.cost.latency_ratio or 0.0}
-        return {
+        loss = self.evaluation.loss
+        shown = {
             "accuracy": self.evaluation.accuracy,
-            "loss": self.evaluation.loss,
+            "loss": loss if loss is not None and math.isfinite(loss) else None,
             "samples": self.evaluation.total,
-            **cost,
+            "size_mb": self.cost.size_bytes / 1e6,
+            "size_ratio": self.cost.size_ratio,
         }
+        if self.cost.latency_ms is not None:
+            shown |= {"latency_ms": self.cost.latency_ms, "latency_ratio": self.cost.latency_ratio}
+        return shown
 
 
 @dataclass(frozen=True)
@@ -85,40 +105,47 @@ class Result:
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write the plan; by default into the run folder."""
-        import json
-
+        if path is None and self.run.temporary:
+            raise BitsectError("this run has no folder to save the plan in: pass a path, or out= to quantize")
         place = Path(path) if path is not None else self.run.folder.path / "plan.json"
         write_text(place, json.dumps(self.plan.to_json(), indent=2, ensure_ascii=False) + "\n")
         return place
 
+    def keep(self) -> None:
+        """Write everything into the run folder; what it took apart, since that differs from call to call."""
+        self.run.folder.write_json("plan.json", self.plan.to_json())
+        self.run.folder.write_json("result.json", self._facts())
+        self.run.folder.write_json("effort.json", self._effort())
+
     def to_json(self) -> dict[str, Any]:
+        run = None if self.run.temporary else str(self.run.folder.path)
+        return {**self._facts(), **self._effort(), "run": run}
+
+    def _facts(self) -> dict[str, Any]:
         return {
             "target": str(self.target) if self.target is not None else None,
-            "target_met": self.target_met,
+            "target_met": self.target_met if self.target is not None else None,
             "float": self.rows[0].to_json(),
             "plan": self.rows[-1].to_json(),
-            "uniform": {row.name: row.to_json() for row in self.rows[1:-1]},
+            "uniform": {row.name.removeprefix("all "): row.to_json() for row in self.rows[1:-1]},
             "test": self._test_json(),
             "formats": self.plan.counts,
             "macs_by_format": self.plan.macs(self.run.program.layers),
             "metric": self.scores.metric,
-            "evaluations": self.evaluations,
-            "seconds": dict(self.seconds),
             "reason": self.reason,
             "agreement": self.agreement,
             "notes": list(self.notes),
-            "run": str(self.run.folder.path),
         }
+
+    def _effort(self) -> dict[str, Any]:
+        return {"evaluations": self.evaluations, "seconds": dict(self.seconds)}
 
     def _test_json(self) -> dict[str, Any] | None:
         if self.test is None:
             return None
-
-        def shown(row: Judged, evaluation: Evaluation) -> dict[str, Any]:
-            return Judged(row.name, row.plan, evaluation, row.cost).to_json()
-
+        judged_on = {row.name: replace(row, evaluation=self.test.rows[row.name]) for row in self.rows}
         return {
-            "float": shown(self.rows[0], self.test.float),
-            "plan": shown(self.rows[-1], self.test.plan),
-            "target_met": self.test.target_met,
+            "float": judged_on["float"].to_json(),
+            "plan": judged_on["plan"].to_json(),
+            "target_met": self.test.target_met if self.target is not None else None,
         }

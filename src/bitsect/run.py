@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import shutil
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
+from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import nn
 from torch.export import ExportedProgram
 
-from .calibrate import calibrate
+from .calibrate import METHODS, SIGNS, calibrate
 from .capture import capture
 from .data import Samples, load_samples
 from .data.load import MEMORY
@@ -35,13 +39,16 @@ from .models import load_model, parse_example
 from .program import Inputs, Program
 from .progress import Progress
 from .rounder import Rounder
+from .rounding import ROUNDINGS
 from .store import Folder, Journal, write_bytes
 from .tasks import Task, task_named
 from .trust import score
-from .values import Format, Ranges, Scores, placement_named
+from .values import PLACEMENTS, Format, Ranges, Scores, placement_named
 from .values.measured import Losses, Measured, Noise
 
-FALLBACK_BATCH = 64
+PAIRS = ("exact", "linear")
+LOSSES = ("task", "kl")
+MODEL_FILE, SAMPLES_FILE = "model.pt2", "samples.safetensors"  # what was given as Python objects
 
 
 @dataclass(frozen=True)
@@ -53,19 +60,38 @@ class Settings:
     range: str = "percentile"
     percentile: float = 99.999
     sign: str | None = None  # None: as the placement has it
-    batch_size: int = FALLBACK_BATCH
-    threads: int | None = None
+    batch_size: int = 64
+    threads: int | None = None  # None: as many as torch takes
     embeddings: bool = False
 
+    def __post_init__(self) -> None:
+        one_of("placement", self.placement, PLACEMENTS)
+        one_of("rounding", self.rounding, ROUNDINGS)
+        one_of("range", self.range, METHODS)
+        one_of("sign", self.sign, (*SIGNS, None))
+        if not 0 < self.percentile <= 100:
+            raise BitsectError(f"percentile {self.percentile:g} is not above 0 and up to 100")
+        for name, count in (("batch size", self.batch_size), ("threads", self.threads)):
+            if count is not None and count < 1:
+                raise BitsectError(f"{name} {count} is not at least 1")
+
     def resolved(self) -> Settings:
-        if self.batch_size < 1:
-            raise BitsectError(f"batch size {self.batch_size} is not at least 1")
         sign = self.sign or placement_named(self.placement).sign
         return replace(self, sign=sign, threads=self.threads or torch.get_num_threads())
 
 
+def one_of(what: str, value: object, choices: Collection[str | None]) -> None:
+    """Refuse a `value` that is none of the `choices`."""
+    if value not in choices:
+        *most, last = (choice for choice in choices if choice is not None)
+        raise BitsectError(f"unknown {what} '{value}': use {', '.join(most)} or {last}")
+
+
 class Run:
-    """Everything that is known of one network on one set of samples; what is missing is measured once."""
+    """Everything that is known of one network on one set of samples; what is missing is measured once.
+
+    While it is open nobody else works in its folder. Closed, it still answers what it knows.
+    """
 
     def __init__(
         self,
@@ -75,13 +101,31 @@ class Run:
         task: Task,
         settings: Settings,
         progress: Progress | None = None,
+        model_spec: str = "",
+        temporary: bool = False,
     ) -> None:
         self.folder, self.program, self.samples, self.task = folder, program, samples, task
-        self.settings, self.progress = settings, progress or Progress()
-        self.model_spec = ""
-        self._scratch: TemporaryDirectory[str] | None = None  # of a run that was given no folder
+        self.settings, self.progress, self.model_spec = settings, progress or Progress(), model_spec
+        self.temporary = temporary  # its folder goes with it
         assert settings.threads is not None
+        self._threads_outside = torch.get_num_threads()
         torch.set_num_threads(settings.threads)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        torch.set_num_threads(self._threads_outside)
+        _release(self.folder)
+
+    def load(self, data: Any, **draw: Any) -> Samples:
+        """Other samples for this network, with pixels normalised as the run's own are."""
+        options = {} if isinstance(data, Samples) else self.samples.options
+        pixels = {name: options[name] for name in ("mean", "std", "scale") if name in options}
+        return load_samples(data, **pixels, **draw)
 
     # Stages
 
@@ -147,10 +191,8 @@ class Run:
         seed: int = 0,
     ) -> Measured:
         """The tables `needs`, on the first `samples`; whatever is missing is measured and kept."""
-        if pairs not in ("exact", "linear"):
-            raise BitsectError(f"unknown way to measure pairs '{pairs}': use exact or linear")
-        if loss not in ("task", "kl"):
-            raise BitsectError(f"unknown loss '{loss}': use task or kl")
+        one_of("pairs", pairs, PAIRS)
+        one_of("loss", loss, LOSSES)
         context = Context(self.evaluator((format,)), samples)
         pieces = len(context.starts()) * len(context.layers)
         traces = losses = None
@@ -229,10 +271,10 @@ def open_run(
     example: Inputs = None,
     input_shape: str | None = None,
     task: str | Task | Callable[..., Any] | None = None,
-    settings: Settings | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
     draw: int | None = None,
     seed: int = 0,
-    data_options: dict[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
     device: str | None = None,
     trust: bool = False,
     fresh: bool = False,
@@ -240,145 +282,155 @@ def open_run(
 ) -> Run:
     """The run in the folder `out`, made if it is not there; or the run that `model` is the folder of.
 
-    `draw` takes that many of the samples, `data_options` say how pixels are normalised.
-    A run that exists must be of the same network, samples, task and settings.
+    `draw` takes that many of the samples, `data_options` say how pixels are normalised. A run that
+    exists must be of the same network, samples, task and settings; where `model` is its folder, what
+    is not given is the run's own. Without `out`, the run leaves nothing on disk.
     """
-    if isinstance(model, str | Path) and Path(model).is_dir():
-        return _reopen(Path(model), data, task, settings, device, trust, progress)
-    if data is None:
+    of_run = is_folder(model)
+    if not of_run and data is None:
         raise BitsectError(
             "samples are needed: pass --data FILE, a folder of images, or zoo:fashion-calibration"
         )
+    chosen = asdict(settings) if isinstance(settings, Settings) else dict(settings or {})
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    Settings(**chosen)  # so that a wrong one is refused before anything is made
+    options = {**(data_options or {}), **({} if draw is None else {"samples": draw, "seed": seed})}
     progress = progress or Progress()
-    scratch = TemporaryDirectory(prefix="bitsect-") if out is None else None
-    folder = Folder(Path(scratch.name if scratch else str(out)), fresh=fresh)
-    with progress.stage("capture"):
-        loaded = load_samples(data, samples=draw, seed=seed, **(data_options or {}))
-        program, spec = _captured(model, loaded, folder, example, input_shape, settings, device, trust)
-    settings = (settings or Settings()).resolved()
-    judged_by = task_named(task or "classification")
-    folder.claim(_identity(spec, program, loaded.spec, dict(loaded.options), loaded, judged_by, settings))
-    if loaded.spec == MEMORY:
-        _store_samples(folder.path, loaded)
-    run = Run(folder, program, loaded, judged_by, settings, progress)
-    run.model_spec, run._scratch = spec, scratch
+    with ExitStack() as undo:
+        folder = _folder(model if of_run else None, out, fresh, undo)
+        known = folder.read_json("run.json") or {}
+        # Threads are chosen once, on whatever machine a run began.
+        chosen = {"threads": known.get("threads")} | chosen
+        written: set[str] = set()  # what the run wrote itself is what it is of
+        if of_run:
+            model, task, device = known["model"], task or _task(known, folder), device or known["device"]
+            chosen = {field.name: known[field.name] for field in fields(Settings)} | chosen
+            options = known["data_options"] | options
+            if model == MODEL_FILE:
+                model, trust = _stored(folder, MODEL_FILE), True
+                written |= {"model", "model_fingerprint"}
+            if data is None and known["data"] == MEMORY:
+                data = replace(_read_samples(_stored(folder, SAMPLES_FILE)), options=options)
+                options = {}
+                written |= {"data", "data_options", "data_fingerprint"}
+            elif data is None:
+                data = known["data"]
+        judged_by, resolved = task_named(task or "classification"), Settings(**chosen).resolved()
+        with progress.stage("capture"):
+            samples = load_samples(data, **options)
+            if input_shape is not None:
+                example = parse_example(input_shape)
+            program, spec = _captured(model, samples, example, resolved.embeddings, device, trust)
+        identity = {
+            "model": spec,
+            "model_fingerprint": program.fingerprint,
+            "data": samples.spec,
+            "data_options": dict(samples.options),
+            "data_fingerprint": samples.fingerprint(),
+            "task": judged_by.name,
+            **asdict(resolved),
+            "device": str(program.device),
+            "torch": torch.__version__,
+        }
+        folder.claim({name: value for name, value in identity.items() if name not in written})
+        if not of_run:
+            _keep_objects(folder.path, program if spec == MODEL_FILE else None, samples)
+        run = Run(folder, program, samples, judged_by, resolved, progress, spec, out is None and not of_run)
+        undo.pop_all()
+    if run.temporary:
+        weakref.finalize(run, shutil.rmtree, folder.path, ignore_errors=True)
     return run
+
+
+def is_folder(model: object) -> bool:
+    """Whether `model` names a folder: then it is that of a run."""
+    return isinstance(model, str | Path) and Path(model).is_dir()
+
+
+def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> Folder:
+    """The folder to work in, which `undo` gives up again."""
+    if run is not None:
+        if not Folder.is_run(Path(run)):
+            raise RunError(
+                f"{run} is not a run, it holds no run.json: `bitsect quantize MODEL --out` makes one"
+            )
+        if fresh or (out is not None and Path(out).resolve() != Path(run).resolve()):
+            raise RunError(f"{run} is a run, which is continued where it is: to make another, name its model")
+        out = run
+    path = Path(out) if out is not None else Path(mkdtemp(prefix="bitsect-"))
+    if out is None:
+        undo.callback(shutil.rmtree, path, ignore_errors=True)
+    folder = Folder(path, fresh=fresh)
+    undo.callback(_release, folder)
+    return folder
+
+
+def _release(folder: Folder) -> None:
+    folder._lock.close()
 
 
 def _captured(
     model: str | Path | nn.Module | ExportedProgram,
     samples: Samples,
-    folder: Folder,
     example: Inputs,
-    input_shape: str | None,
-    settings: Settings | None,
+    embeddings: bool,
     device: str | None,
     trust: bool,
 ) -> tuple[Program, str]:
     """The program, and the spec by which the run folder knows its network."""
-    embeddings = settings.embeddings if settings else False
-    if input_shape is not None:
-        example = parse_example(input_shape)
+    spec = MODEL_FILE
     if isinstance(model, str | Path):
-        network = load_model(str(model), trust=trust)
-        example = network.example if example is None else example
-        if example is None and isinstance(network.model, nn.Module):
-            example = samples.inputs(slice(0, 2))
         spec = str(Path(model).resolve()) if str(model).endswith(".pt2") else str(model)
-        return capture(network.model, example, embeddings=embeddings, device=device), spec
-    if example is None:
+        network = load_model(str(model), trust=trust)
+        model, example = network.model, network.example if example is None else example
+    if example is None and isinstance(model, nn.Module):
         example = samples.inputs(slice(0, 2))
-    program = capture(model, example, embeddings=embeddings, device=device)
-    stored = folder.path / "model.pt2"
-    if not stored.exists():
-        beside = stored.with_name(".model.tmp.pt2")
-        torch.export.save(program.exported, beside)
-        beside.replace(stored)
-    return program, "model.pt2"
+    return capture(model, example, embeddings=embeddings, device=device), spec
 
 
-def _identity(
-    spec: str,
-    program: Program,
-    data_spec: str,
-    options: dict[str, Any],
-    samples: Samples,
-    task: Task,
-    settings: Settings,
-) -> dict[str, Any]:
-    return {
-        "model": spec,
-        "model_fingerprint": program.fingerprint,
-        "data": data_spec,
-        "data_options": options,
-        "data_fingerprint": samples.fingerprint(),
-        "task": task.name,
-        **asdict(settings),
-        "device": str(program.device),
-        "torch": torch.__version__,
-    }
+def _task(known: Mapping[str, Any], folder: Folder) -> Task:
+    try:
+        return task_named(known["task"])
+    except BitsectError as error:
+        raise RunError(
+            f"{folder.path} was made with a task that is not found: {error}; pass it again"
+        ) from None
 
 
-def _reopen(
-    path: Path,
-    data: Any,
-    task: str | Task | Callable[..., Any] | None,
-    settings: Settings | None,
-    device: str | None,
-    trust: bool,
-    progress: Progress | None,
-) -> Run:
-    if not Folder.is_run(path):
-        raise RunError(f"{path} is not a run: it holds no run.json")
-    folder = Folder(path)
-    known = folder.read_json("run.json")
-    assert known is not None
-    stored = Settings(**{field.name: known[field.name] for field in fields(Settings)})
-    progress = progress or Progress()
-    with progress.stage("capture"):
-        samples = _stored_samples(path, known) if data is None else load_samples(data)
-        spec = str(path / "model.pt2") if known["model"] == "model.pt2" else known["model"]
-        network = load_model(spec, trust=trust or known["model"] == "model.pt2")
-        example = network.example
-        if example is None and isinstance(network.model, nn.Module):
-            example = samples.inputs(slice(0, 2))
-        device = device or known["device"]
-        program = capture(network.model, example, embeddings=stored.embeddings, device=device)
-    judged_by = task_named(task or known["task"])
-    settings = settings or stored
-    identity = _identity(
-        known["model"], program, known["data"], known["data_options"], samples, judged_by, settings
-    )
-    # What the run saved itself is what it is of.
-    if known["model"] == "model.pt2":
-        identity["model_fingerprint"] = known["model_fingerprint"]
-    if known["data"] == MEMORY and data is None:
-        identity["data_fingerprint"] = known["data_fingerprint"]
-    folder.claim(identity)
-    run = Run(folder, program, samples, judged_by, settings, progress)
-    run.model_spec = known["model"]
-    return run
+def _stored(folder: Folder, name: str) -> Path:
+    path = folder.path / name
+    if not path.exists():
+        raise RunError(f"{path} is not there yet: call quantize with the Python objects once more")
+    return path
 
 
-def _store_samples(path: Path, samples: Samples) -> None:
-    """Samples that were given as objects, kept so that the run works alone."""
-    stored = path / "samples.safetensors"
-    inputs = samples.inputs(slice(None))
-    if stored.exists() or isinstance(inputs, tuple):
-        return
-    arrays = inputs if isinstance(inputs, dict) else {"x": inputs}
-    if samples.labels is not None:
-        arrays = {**arrays, "y": samples.labels}
-    write_bytes(stored, save({name: array.contiguous() for name, array in arrays.items()}))
+def _keep_objects(path: Path, program: Program | None, samples: Samples) -> None:
+    """Write down what was given as Python objects, so that the run works alone."""
+    if program is not None and not (path / MODEL_FILE).exists():
+        buffer = BytesIO()
+        torch.export.save(program.exported, buffer)
+        write_bytes(path / MODEL_FILE, buffer.getvalue())
+    if samples.spec == MEMORY and not (path / SAMPLES_FILE).exists():
+        inputs, labels = samples.inputs(slice(None)), samples.labels
+        # The names say how the network takes its inputs: alone, in a row or by name.
+        arrays = {"labels": labels} if labels is not None else {}
+        if isinstance(inputs, dict):
+            arrays |= {f"named.{name}": value for name, value in inputs.items()}
+        elif isinstance(inputs, tuple):
+            arrays |= {f"row.{number}": value for number, value in enumerate(inputs)}
+        else:
+            arrays["inputs"] = inputs
+        write_bytes(path / SAMPLES_FILE, save({name: array.contiguous() for name, array in arrays.items()}))
 
 
-def _stored_samples(path: Path, known: dict[str, Any]) -> Samples:
-    if known["data"] != MEMORY:
-        return load_samples(known["data"], **known["data_options"])
-    stored = path / "samples.safetensors"
-    if not stored.exists():
-        raise RunError(f"{path}: its samples were given as Python objects: pass them again")
-    return load_samples(str(stored))
+def _read_samples(path: Path) -> Samples:
+    arrays = load_file(path)
+    labels, inputs = arrays.pop("labels", None), arrays.get("inputs")
+    if inputs is None:
+        parts = {name.partition(".")[2]: value for name, value in arrays.items()}
+        named = all(name.startswith("named.") for name in arrays)
+        inputs = parts if named else tuple(parts[str(number)] for number in range(len(parts)))
+    return load_samples([(inputs,) if labels is None else (inputs, labels)])
 
 
 def _joined(journal: Journal, context: Context, row: int | str, name: str) -> np.ndarray[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ..errors import BitsectError
@@ -9,6 +10,8 @@ from . import evaluate, latency, layers, quantize, sensitivity  # each adds its 
 from .app import app
 
 __all__ = ["app", "evaluate", "latency", "layers", "main", "quantize", "sensitivity"]
+
+INTERRUPTED = 130  # what Typer makes of Ctrl-C
 
 
 def main() -> None:
@@ -20,8 +23,14 @@ def main() -> None:
     except BitsectError as error:
         complain(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
-        complain("interrupted; what was finished is kept, the same command goes on from there")
-        sys.exit(130)
     except BrokenPipeError:
+        # Whoever read us has gone; nothing is left to say, not even when Python flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        sys.exit(1)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            complain("interrupted; the same command goes on from there if it has a run folder (--out)")
+        raise

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from rich.console import Console
 
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Whatever a user's own code prints goes to stderr: stdout is for results."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -44,6 +54,12 @@ def _escape(text: str) -> str:
 
 def megabytes(size_bytes: float) -> str:
     return f"{size_bytes / 1e6:.2f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.1f} kB"
+
+
+def layers_by_format(plan: Mapping[str, object]) -> str:
+    """How many layers take each format, as `3 float, 19 int8`."""
+    names = [str(format) for format in plan.values()]
+    return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
 
 def count(number: int) -> str:

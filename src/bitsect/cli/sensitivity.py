@@ -6,127 +6,77 @@ from typing import Annotated
 
 import typer
 
-from .app import (
-    BatchOption,
-    DataOption,
-    DeviceOption,
-    EmbeddingsOption,
-    FreshOption,
-    InputShapeOption,
-    JsonOption,
-    LossOption,
-    MeanOption,
-    ModelOrRunArgument,
-    OutOption,
-    PairsOption,
-    PercentileOption,
-    PlacementOption,
-    ProbesOption,
-    RangeOption,
-    RoundingOption,
-    SamplesOption,
-    ScaleOption,
-    SeedOption,
-    SignOption,
-    StdOption,
-    TaskOption,
-    ThreadsOption,
-    TrustOption,
-    app,
-    data_options,
-    settings,
-    zoo_data,
-)
+from .app import JsonOption, ModelOrRunArgument
+from .options import SENSITIVITY, FreshOption, Measuring, Opening, OutOption, command, zoo_data
 
 
-@app.command()
+@command
 def sensitivity(
     model: ModelOrRunArgument,
-    data: DataOption = None,
-    metric: Annotated[
-        str,
-        typer.Option(
-            help="aughessian, hessian, interlayer, single, sqnr, fisher, hawq, random or package.module:name."
-        ),
-    ] = "aughessian",
-    format: Annotated[str, typer.Option(help="The format that layers are tried in.")] = "int8",
-    pairs: PairsOption = "exact",
-    loss: LossOption = "task",
-    clip: Annotated[str, typer.Option(help="Clip excess loss at zero by pair or by sum.")] = "pair",
-    trace: Annotated[str, typer.Option(help="mean_trace (per weight) or trace.")] = "mean_trace",
-    size_penalty: Annotated[float, typer.Option(help="λ of the penalty on a layer's weights.")] = 0.0,
-    probes: ProbesOption = 64,
+    opening: Opening,
+    measuring: Measuring,
+    format: Annotated[
+        str, typer.Option(help="The format that layers are tried in.", rich_help_panel=SENSITIVITY)
+    ] = "int8",
     until_stable: Annotated[
-        bool, typer.Option("--until-stable", help="Double the samples until two halves agree.")
+        bool,
+        typer.Option(
+            "--until-stable",
+            help="Double the samples until two halves agree on the order.",
+            rich_help_panel=SENSITIVITY,
+        ),
     ] = False,
-    agreement: Annotated[float, typer.Option(help="How well, for --until-stable.")] = 0.9,
-    samples: SamplesOption = None,
-    seed: SeedOption = 0,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    scale: ScaleOption = None,
-    task: TaskOption = None,
-    placement: PlacementOption = None,
-    rounding: RoundingOption = None,
-    range: RangeOption = None,
-    percentile: PercentileOption = None,
-    sign: SignOption = None,
-    batch_size: BatchOption = None,
-    threads: ThreadsOption = None,
-    embeddings: EmbeddingsOption = False,
-    input_shape: InputShapeOption = None,
-    trust: TrustOption = False,
-    device: DeviceOption = None,
+    agreement: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="How well, for --until-stable: rank agreement.", rich_help_panel=SENSITIVITY
+        ),
+    ] = 0.9,
     out: OutOption = None,
     fresh: FreshOption = False,
     json: JsonOption = False,
 ) -> None:
     """Score the layers of MODEL by how much rounding them hurts, with error bars."""
-    from ..metrics import Options
     from ..pipeline import sensitivity as measure
     from .bars import ShownProgress
-    from .output import note, print_json, stdout
+    from .output import note, print_json, stdout, working
     from .tables import table_of
 
-    scores, count = measure(
-        model,
-        zoo_data(model, data),
-        metric=metric,
-        format=format,
-        options=Options(clip=clip, trace=trace, size_penalty=size_penalty, seed=seed),
-        until_stable=agreement if until_stable else None,
-        measuring={"pairs": pairs, "loss": loss, "probes": probes},
-        out=out,
-        fresh=fresh,
-        task=task,
-        settings=settings(
-            placement=placement,
-            rounding=rounding,
-            range=range,
-            percentile=percentile,
-            sign=sign,
-            batch_size=batch_size,
-            threads=threads,
-            embeddings=embeddings,
-        ),
-        draw=samples,
-        seed=seed,
-        data_options=data_options(mean, std, scale),
-        input_shape=input_shape,
-        trust=trust,
-        device=device,
-        progress=ShownProgress(),
-    )
+    with working():
+        scores, count = measure(
+            model,
+            zoo_data(model, opening.data),
+            format=format,
+            until_stable=agreement if until_stable else None,
+            out=out,
+            fresh=fresh,
+            progress=ShownProgress(),
+            **measuring.arguments(opening.seed),
+            **opening.arguments(),
+        )
+    errors = scores.standard_error or (None,) * len(scores.layers)
+    rows = list(zip(scores.layers, scores.values, errors, strict=True))
     if json:
-        return print_json(scores.to_json() | {"samples": count})
-    table = table_of("layer", "score", "± standard error", "", title=f"{metric} at {format}, {count} samples")
-    errors = scores.standard_error or (None,) * len(scores.values)
-    rows = sorted(zip(scores.layers, scores.values, errors, strict=True), key=lambda row: -row[1])
+        return print_json(
+            {
+                "metric": scores.metric,
+                "format": scores.format.name,
+                "layers": [
+                    {"name": name, "score": value, "standard_error": error} for name, value, error in rows
+                ],
+                "split_half": scores.split_half,
+                "samples": count,
+            }
+        )
+    table = table_of("layer", "score", "± error", "", title=f"{scores.metric} at {format}, {count} samples")
     largest = max((abs(value) for value in scores.values), default=0.0) or 1.0
-    for name, value, error in rows:
-        bar = "█" * round(24 * max(0.0, value) / largest) if value > 0 else ""
-        table.add_row(name, f"{value:.4g}", "–" if error is None else f"{error:.2g}", f"{bar:<24}")
+    for name, value, error in sorted(rows, key=lambda row: -row[1]):
+        bar = "█" * round(30 * max(0.0, value) / largest)
+        table.add_row(name, f"{value:.4g}", "–" if error is None else f"{error:.2g}", bar)
     stdout.print(table)
     if scores.split_half is not None:
         note(f"Two halves of the samples agree on this order to {scores.split_half:.2f} (rank correlation).")
+    if until_stable:
+        reached = scores.split_half is not None and scores.split_half >= agreement
+        note(f"{'Stable' if reached else 'Not stable'} at {agreement:g} with {count} samples.")
     return None

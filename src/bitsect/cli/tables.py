@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..values import Evaluation
 
 
-def table_of(first: str, *numbers: str, title: str | None = None) -> Table:
-    """A table whose first column holds names and whose others hold numbers."""
-    table = Table(title=title, title_justify="left", show_edge=False)
+def table_of(first: str, *others: str, title: str | None = None) -> Table:
+    """A table whose first column holds names and whose others hold numbers; words where they have no name."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        show_edge=False,
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     table.add_column(first)
-    for heading in numbers:
-        table.add_column(heading, justify="right")
+    for heading in others:
+        table.add_column(heading, justify="right" if heading else "left")
     return table
 
 

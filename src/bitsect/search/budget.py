@@ -2,67 +2,80 @@
 
 Costs need no evaluation, so the plans worth asking about are found first: with the f most sensitive
 layers kept at their highest, the fewest of the others, in rising order of sensitivity, go down the
-ladder until the budget fits. One such plan for each of a few f is judged, and the best one kept.
+ladder until the budget fits. A few of these plans, from f = 0 to the largest that fits, are judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 
 from ..errors import TargetError
-from ..values import Format, Plan
+from ..values import Plan
 from .problem import Found, Problem, Trials
 
-CANDIDATES = 12  # plans judged at most
+CANDIDATES = 12  # plans judged at most, besides those that were asked about before
 
 Excess = Callable[[Plan], float]  # how far a plan is over the budget; 0 or less fits
 
 
-def within_budget(problem: Problem, excess: Excess) -> Found:
-    """The most accurate plan found that fits; a TargetError names the nearest if none does."""
+def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) -> Found:
+    """The most accurate plan judged that fits; a TargetError names the nearest if none does.
+
+    Plans that were `asked` about before and fit are judged to the end too.
+    """
     trials = Trials(problem)
-    start = problem.start
-    if excess(start) <= 0:
-        return trials.found(start)
-    candidates = list(dict.fromkeys(_fitting(problem, excess)))
-    if not candidates:
-        nearest = min(_lowered(problem, start, problem.formats, 0), key=excess)
-        raise TargetError(
-            f"no plan fits the budget: the nearest ({_counts(nearest)}) is {excess(nearest):.1%} over it; "
-            "allow lower formats or raise the budget"
-        )
-    # Spread over the whole choice, from few sensitive layers spared to many.
-    step = max(1, -(-len(candidates) // CANDIDATES))
-    best = max(candidates[::step], key=lambda plan: trials.complete(plan).exact)
+    if excess(problem.start) <= 0:
+        trials.steps.append("every layer at its highest is within the budget")
+        return trials.found(problem.start)
+    candidates = _spread(_fitting(problem, excess))
+    candidates += [plan for plan in asked if plan not in candidates and excess(plan) <= 0]
+    best = max(candidates, key=lambda plan: trials.complete(plan).exact)
     trials.steps.append(
-        f"{_counts(best)}: the most accurate of {len(candidates[::step])} plans within the budget"
+        f"{_counts(best)}: the most accurate of {len(candidates)} plans judged within the budget"
     )
     return trials.found(best)
 
 
-def _fitting(problem: Problem, excess: Excess) -> Iterator[Plan]:
+def _fitting(problem: Problem, excess: Excess) -> list[Plan]:
     """For each number of spared layers, the first plan on the way down that fits."""
+    found: list[Plan] = []
     for spared in range(len(problem.layers)):
-        fits = next(
-            (plan for plan in _lowered(problem, problem.start, problem.formats, spared) if excess(plan) <= 0),
-            None,
-        )
-        if fits is None:
-            return
-        yield fits
+        way = _way_down(problem, spared)
+        if excess(way[-1]) > 0:  # sparing more costs more
+            break
+        found.append(way[bisect_left(way, True, key=lambda plan: excess(plan) <= 0)])
+    return list(dict.fromkeys(found)) or [_nearest(problem, excess)]
 
 
-def _lowered(problem: Problem, plan: Plan, formats: tuple[Format, ...], spared: int) -> list[Plan]:
+def _way_down(problem: Problem, spared: int) -> list[Plan]:
     """The plans met while one layer after the other goes down, the `spared` most sensitive never."""
-    met = [plan]
-    for format in formats:
-        candidates = problem.candidates(plan, format)
+    way = [problem.start]
+    for format in problem.formats:
         keep = set(problem.order(format)[len(problem.layers) - spared :])
-        for name in candidates:
+        for name in problem.candidates(way[-1], format):
             if name not in keep:
-                plan = plan.replace([name], format)
-                met.append(plan)
-    return met
+                way.append(way[-1].replace([name], format))
+    return way
+
+
+def _nearest(problem: Problem, excess: Excess) -> Plan:
+    """A plan that fits although the lowest formats do not, where a lower one can cost more."""
+    plan = min(_way_down(problem, 0), key=excess)
+    for name, ladder in problem.ladders.items():
+        plan = min((plan.replace([name], format) for format in ladder), key=excess)
+    if excess(plan) > 0:
+        raise TargetError(
+            f"no plan fits the budget: the nearest ({_counts(plan)}) is {excess(plan):.1%} over it; "
+            "allow lower formats or raise the budget"
+        )
+    return plan
+
+
+def _spread(plans: list[Plan]) -> list[Plan]:
+    """At most CANDIDATES of `plans`, evenly, both ends included."""
+    count = min(CANDIDATES, len(plans))
+    return [plans[i * (len(plans) - 1) // max(1, count - 1)] for i in range(count)]
 
 
 def _counts(plan: Plan) -> str:
