@@ -26,11 +26,12 @@ class Grid:
     high: int
 
     @classmethod
-    def of(cls, range: Range, bits: int) -> Grid:
+    def of(cls, range: Range, bits: int, *, full: bool = False) -> Grid:
+        """The grid of a range; `full` adds the lowest code of two's complement to a signed one."""
         high = 2**bits - 1 if range.unsigned else 2 ** (bits - 1) - 1
         # The scale is what float32 holds of it, since that is what runtimes store and divide by.
         scale = float(torch.tensor(range.amax / high, dtype=torch.float32)) or 1.0
-        return cls(scale, 0 if range.unsigned else -high, high)
+        return cls(scale, 0 if range.unsigned else -high - full, high)
 
     def round(self, x: Tensor) -> Tensor:
         return torch.div(x, self.scale).round_().clamp_(self.low, self.high).mul_(self.scale)

@@ -72,7 +72,9 @@ class Rounder:
         return self._weights[key]
 
     def grid(self, tensor: str, bits: int) -> Grid:
-        return Grid.of(self._range(tensor, bits), bits)
+        # A runtime's 8-bit tensors saturate at −128: to stop at −127 would cost it a pass of its own.
+        full = self.placement.outputs and bits == KERNEL_BITS
+        return Grid.of(self._range(tensor, bits), bits, full=full)
 
     def _range(self, tensor: str, bits: int) -> Range:
         if self.ranges is None:
@@ -85,7 +87,7 @@ class Rounder:
             ) from None
 
     def _input_grid(self, operand: Operand, bits: int, results: dict[str, Grid]) -> Grid:
-        """The grid of an operand; max-pooling hands on the grid its values are already rounded to."""
+        """The grid of an operand; pooling and padding hand on the grid its values are rounded to already."""
         assert operand.tensor is not None
         if bits == KERNEL_BITS:
             source = through_pooling(operand.node)
@@ -106,10 +108,21 @@ class Rounder:
 
 
 def through_pooling(node: Node) -> Node:
-    """The node whose values `node` passes on, in another shape or the largest of them."""
+    """The node whose values `node` passes on: reshaped, some of them, the largest, or with zeros around."""
     node = through_reshapes(node)
-    while node.op == "call_function" and operator_name(node.target).startswith("max_pool"):
+    while _passes_on(node):
         source = node.args[0]
         assert isinstance(source, Node)
         node = through_reshapes(source)
     return node
+
+
+def _passes_on(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    name = operator_name(node.target)
+    if name == "pad":
+        return node.args[2:3] in ((), ("constant",)) and not any(node.args[3:])
+    if name == "constant_pad_nd":
+        return not any(node.args[2:])
+    return name == "slice" or name.startswith("max_pool")
