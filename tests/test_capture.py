@@ -433,6 +433,14 @@ def test_other_open_axes_of_an_exported_program_are_kept() -> None:
     assert same(free.run(many), eager(model, many))
 
 
+def test_positional_and_named_inputs_at_once_are_refused() -> None:
+    model, (x, memory) = model_of("cross_attention")
+    named = Block(lambda self, x, memory: self.inner(x, memory), inner=model)
+    exported = torch.export.export(named, (x,), {"memory": memory})
+    with pytest.raises(CaptureError, match="both positional and named"):
+        capture(exported)
+
+
 def test_an_exported_program_is_not_changed() -> None:
     model, example = model_of("residual_in_place")
     exported = torch.export.export(model, (example,))
@@ -488,8 +496,8 @@ def test_a_network_without_weights_knows_its_device() -> None:
     assert capture(model, example).device.type == "cpu"
 
 
-def test_an_unusable_device_is_refused() -> None:
-    device = "mps" if torch.cuda.is_available() else "cuda"
+@pytest.mark.parametrize("device", ["mps" if torch.cuda.is_available() else "cuda", "banana"])
+def test_an_unusable_device_is_refused(device: str) -> None:
     with pytest.raises(CaptureError, match=f"device '{device}' cannot be used here: ") as caught:
         capture(nn.Linear(2, 2), torch.zeros(2, 2), device=device)
     assert "\n" not in str(caught.value)

@@ -55,6 +55,7 @@ def test_fused_kernels_agree_closely(name: str) -> None:
     assert close(program_of(name).run(inputs), eager(model, inputs), 1e-2 if name in HALF else 1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:TF32")
 def test_bfloat16() -> None:
     model, example = MODELS["attention"]()
     model, example = model.bfloat16(), example.bfloat16()

@@ -41,7 +41,7 @@ def capture(
     [('0', 'conv2d', 1296)]
     """
     if device is not None:
-        _check_usable(torch.device(device))
+        device = _usable(device)
     if isinstance(model, ExportedProgram):
         exported, example = model, example if example is not None else _stored_example(model)
     else:
@@ -55,7 +55,7 @@ def capture(
         raise CaptureError(_explain(error, type(model).__name__)) from error
     merge_aliases(functional)
     if device is not None:
-        functional = _on_device(functional, torch.device(device))
+        functional = _on_device(functional, device)
     return describe(functional, example, embeddings=embeddings)
 
 
@@ -154,12 +154,16 @@ def _stored_example(exported: ExportedProgram) -> Inputs:
             "the exported program holds no example input: pass one, or export it again with one"
         )
     args, kwargs = exported.example_inputs
+    if args and kwargs:
+        raise CaptureError(
+            "the exported program takes both positional and named inputs: export it again with one kind"
+        )
     return kwargs if kwargs else args
 
 
-def _check_usable(device: torch.device) -> None:
+def _usable(device: str | torch.device) -> torch.device:
     try:
-        torch.empty(0, device=device)
+        return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise CaptureError(f"device '{device}' cannot be used here: {str(error).splitlines()[0]}") from None
 
@@ -203,7 +207,9 @@ def _explain(error: BaseException, model: str) -> str:
         way_out = "keep to tensor operations: torch.where or torch.cond in place of a branch"
     elif "not a known type" in text:
         why = text.partition(". ")[0]
-        way_out = "let forward return tensors, or register the type with torch.utils._pytree.register_pytree_node"
+        way_out = (
+            "let forward return tensors, or register the type with torch.utils._pytree.register_pytree_node"
+        )
     elif "already exists" in text:
         way_out = "torch.fx needs this name for itself: rename that parameter or module"
     elif "support" in text.lower() or "Unsupported" in kind:

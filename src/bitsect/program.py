@@ -66,11 +66,12 @@ class Sum:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a plan does to a program: operands replaced, operands rounded, results rounded."""
+    """What a plan does to a program: operands replaced, operands rounded, results shifted and rounded."""
 
     weights: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     inputs: Mapping[tuple[str, int], Grid] = field(default_factory=dict)
     results: Mapping[str, Grid] = field(default_factory=dict)
+    shifts: Mapping[str, Tensor] = field(default_factory=dict)  # what a rounded bias adds, per channel
 
 
 FLOAT_ROUNDING = Rounding()
@@ -473,6 +474,8 @@ class Program:
             result = node.target(*args, **kwargs)  # type: ignore[operator]
             if made is not None:
                 made(node, result)
+            if node.name in rounding.shifts:
+                result = result + rounding.shifts[node.name]
             if node.name in rounding.results:
                 result = rounding.results[node.name].round(result)
             values[node] = result

@@ -27,6 +27,7 @@ def layers(
     from .output import count, megabytes, print_json, stdout
 
     program = capture_model(model, input_shape=input_shape, trust=trust, embeddings=embeddings, device=device)
+    total = len(program.layers)
     weights = sum(layer.weights for layer in program.layers)
     macs = sum(layer.macs for layer in program.layers)
     sizes = {bits: weights * bits / 8 for bits in (16, 8, 4)}
@@ -46,7 +47,7 @@ def layers(
                     for layer in program.layers
                 ],
                 "totals": {
-                    "layers": len(program.layers),
+                    "layers": total,
                     "weights": weights,
                     "macs": macs,
                     "size_mb": {str(bits): size / 1e6 for bits, size in sizes.items()},
@@ -56,9 +57,10 @@ def layers(
             }
         )
 
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{model}: {len(program.layers)} layers", title_justify="left", show_edge=False)
+    table = Table(title=escape(model), title_justify="left", show_edge=False)
     table.add_column("layer")
     table.add_column("kind")
     for heading in ("weight", "weights", "multiply-adds", "places"):
@@ -66,11 +68,17 @@ def layers(
     for layer in program.layers:
         shape = "×".join(map(str, layer.weight_shape)) if layer.weight_shape is not None else "–"
         table.add_row(
-            layer.name, layer.kind, shape, count(layer.weights), count(layer.macs), str(len(layer.places))
+            escape(layer.name),
+            layer.kind,
+            shape,
+            count(layer.weights),
+            count(layer.macs),
+            str(len(layer.places)),
         )
     stdout.print(table)
     stdout.print(
-        f"\n{len(program.layers)} layers, {weights:,} weights, {count(macs)} multiply-adds per sample; "
+        f"\n{total} layer{'' if total == 1 else 's'}, {weights:,} weights, "
+        f"{count(macs)} multiply-adds per sample; "
         + ", ".join(f"{megabytes(size)} at {bits} bits" for bits, size in sizes.items())
     )
     if program.fixed_batch is not None:

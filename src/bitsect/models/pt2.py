@@ -31,7 +31,9 @@ def load_pt2(path: Path, *, trust: bool = False) -> ExportedProgram:
                 f"{path}: not a .pt2 archive, an old one, or cut short; write it with torch.export.save"
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BitsectError(f"{path}: its archive config cannot be read ({error}); save it again") from None
+            raise BitsectError(
+                f"{path}: its archive config cannot be read ({error}); save it again"
+            ) from None
         if unsafe is not None:
             raise BitsectError(
                 f"{path}: {unsafe}; loading it can run its author's code: pass --trust if you know them"
