@@ -92,6 +92,9 @@ class Journal(MutableMapping[str, Arrays]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def close(self) -> None:
+        self._file.close()
+
 
 class Folder:
     """A run on disk; one process at a time works in it."""
@@ -115,6 +118,12 @@ class Folder:
             if (fresh and item.name != LOCK) or left_over:
                 shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
         self._journals: dict[str, Journal] = {}
+
+    def close(self) -> None:
+        """Let other processes work here."""
+        for journal in self._journals.values():
+            journal.close()
+        self._lock.close()
 
     def _is_ours(self) -> bool:
         """Whether a run was begun here; another program may have a run.json of its own."""

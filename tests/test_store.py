@@ -1,0 +1,417 @@
+"""The run folder under torn writes, flipped bytes, second processes and `kill -9`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from bitsect.errors import RunError
+from bitsect.store import LOCK, Arrays, Folder, Journal, write_bytes, write_text
+
+calm = settings(deadline=None, max_examples=20)
+HERE = Path(__file__).parent
+
+
+def same(one: Arrays, other: Arrays) -> bool:
+    return one.keys() == other.keys() and all(
+        a.dtype == (b := other[name]).dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for name, a in one.items()
+    )
+
+
+def records() -> dict[str, Arrays]:
+    return {
+        "0/float": {"task": np.arange(3.0), "signal": np.array([[1, 2]], dtype=np.int64)},
+        "0/1": {},
+        "ключ": {"é": np.float32([np.nan, np.inf, -0.0])},
+        "last": {"x": np.arange(6, dtype=np.float16).reshape(2, 3)},
+    }
+
+
+def written(path: Path) -> dict[str, Arrays]:
+    journal = Journal(path)
+    for key, piece in records().items():
+        journal[key] = piece
+    return records()
+
+
+# Journals
+
+DTYPES = st.sampled_from(["f8", "f4", "f2", "i8", "i4", "u1", "?"])
+
+
+@calm
+@given(
+    pieces=st.dictionaries(
+        st.text(min_size=1, max_size=20),
+        st.dictionaries(
+            st.text("abc_1", min_size=1, max_size=5),
+            DTYPES.flatmap(
+                lambda dtype: arrays(dtype, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+            ),
+            max_size=3,
+        ),
+        max_size=5,
+    )
+)
+def test_what_is_kept_comes_back_as_it_was(pieces: dict[str, Arrays], tmp_path_factory: Any) -> None:
+    path = tmp_path_factory.mktemp("journal") / "new" / "pairs.journal"
+    journal = Journal(path)
+    for key, piece in pieces.items():
+        journal[key] = piece
+        assert same(journal[key], piece)
+    for again in (journal, Journal(path)):
+        assert list(again) == list(pieces)
+        assert len(again) == len(pieces)
+        assert all(same(again[key], piece) for key, piece in pieces.items())
+        assert "no such key" not in again
+        with pytest.raises(KeyError):
+            again["no such key"]
+
+
+def test_views_and_transposes_are_kept_as_what_they_show(tmp_path: Path) -> None:
+    base = np.arange(24.0).reshape(4, 6)
+    pieces = {
+        "a": base.T,
+        "b": base[::2, 1::3],
+        "c": np.broadcast_to(np.float64(3), (2, 2)),
+        "d": np.array(5.0),
+    }
+    journal = Journal(tmp_path / "a.journal")
+    journal["views"] = pieces
+    assert same(Journal(journal.path)["views"], {name: np.array(view) for name, view in pieces.items()})
+
+
+def test_the_last_of_two_records_of_a_key_counts(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "a.journal")
+    for number in (1.0, 2.0):
+        journal["key"] = {"x": np.array([number])}
+    for again in (journal, Journal(journal.path)):
+        assert len(again) == 1
+        assert again["key"]["x"][0] == 2
+    with pytest.raises(TypeError, match="forgets nothing"):
+        del journal["key"]
+
+
+def test_torn_at_every_byte_only_whole_records_remain_and_appending_works(tmp_path: Path) -> None:
+    expected = written(tmp_path / "whole.journal")
+    whole = (tmp_path / "whole.journal").read_bytes()
+    ends, path = _ends(whole), tmp_path / "torn.journal"
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        journal = Journal(path)
+        kept = [key for key, end in zip(expected, ends, strict=True) if end <= length]
+        assert list(journal) == kept
+        assert path.stat().st_size == max([0, *(end for end in ends if end <= length)])
+        journal["more"] = {"x": np.array([length])}
+        again = Journal(path)
+        assert list(again) == [*kept, "more"]
+        assert again["more"]["x"].tolist() == [length]
+        assert all(same(again[key], expected[key]) for key in kept)
+
+
+def test_any_flipped_byte_costs_its_record_and_those_after_it_never_a_crash(tmp_path: Path) -> None:
+    expected = written(tmp_path / "whole.journal")
+    whole = (tmp_path / "whole.journal").read_bytes()
+    ends, path = _ends(whole), tmp_path / "flipped.journal"
+    for place in range(len(whole)):
+        for flip in (0x01, 0xFF):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :])
+            journal = Journal(path)
+            kept = [key for key, end in zip(expected, ends, strict=True) if end <= place]
+            assert list(journal) == kept
+    journal["more"] = {"x": np.ones(1)}
+    assert list(Journal(path)) == [*kept, "more"]
+
+
+def test_what_follows_a_cut_is_not_taken_for_records(tmp_path: Path) -> None:
+    """Zeros, as a file system leaves them after a crash, and bytes of anything else."""
+    expected = written(tmp_path / "a.journal")
+    whole = (tmp_path / "a.journal").read_bytes()
+    for rest in (b"\0" * 100, b"bsj1" + b"\xff" * 100, os.urandom(50)):
+        (tmp_path / "a.journal").write_bytes(whole + rest)
+        assert list(Journal(tmp_path / "a.journal")) == list(expected)
+        assert (tmp_path / "a.journal").read_bytes() == whole
+
+
+def _ends(whole: bytes) -> list[int]:
+    """Where each record ends, by the words of the format: 16 bytes of head with the length in the last 8."""
+    ends, at = [], 0
+    while at < len(whole):
+        at += 16 + int.from_bytes(whole[at + 8 : at + 16], "little")
+        ends.append(at)
+    assert ends[-1] == len(whole)
+    return ends
+
+
+def test_a_write_that_fails_midway_leaves_a_journal_that_works(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "a.journal")
+    journal["before"] = {"x": np.ones(3)}
+    file = journal._file
+
+    class Full:
+        def write(self, data: bytes) -> int:
+            file.write(data[: len(data) // 2])
+            file.flush()
+            raise OSError(28, "No space left on device")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(file, name)
+
+    journal._file = Full()  # type: ignore[assignment]
+    with pytest.raises(RunError, match=r"cannot be written \(.*No space left on device\)"):
+        journal["lost"] = {"x": np.ones(1000)}
+    assert "lost" not in journal
+    journal._file = file
+    journal["after"] = {"x": np.zeros(2)}
+    again = Journal(journal.path)
+    assert list(again) == ["before", "after"]
+    assert again["after"]["x"].tolist() == [0, 0]
+
+
+# Folders
+
+IDENTITY = {
+    "model": "net.pt2",
+    "model_fingerprint": "f" * 64,
+    "batch_size": 64,
+    "data_options": {"samples": 8},
+}
+
+
+def test_a_claimed_folder_is_the_run_of_what_claimed_it(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "deep" / "run")
+    assert not Folder.is_run(folder.path)
+    folder.claim(IDENTITY)
+    folder.claim(IDENTITY)
+    folder.claim({"batch_size": 64})
+    assert Folder.is_run(folder.path)
+    folder.journal("pairs")["0"] = {"x": np.ones(1)}
+    assert folder.journal("pairs") is folder.journal("pairs")
+    folder.close()
+    again = Folder(tmp_path / "deep" / "run")
+    again.claim(IDENTITY)
+    assert again.journal("pairs")["0"]["x"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": "other.pt2"}, r"model net\.pt2, not other\.pt2"),
+        ({"model_fingerprint": "e" * 64}, "model fingerprint ffffffffffff…, not eeeeeeeeeeee…"),
+        ({"batch_size": 32}, "batch size 64, not 32"),
+        ({"data_options": {"samples": 9}}, r'data options {"samples": 8}, not {"samples": 9}'),
+        ({"threads": 2}, "threads null, not 2"),
+    ],
+)
+def test_another_run_is_refused_with_what_changed_and_both_ways_out(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    with pytest.raises(
+        RunError, match=f"run was made with {message}: pass --fresh.*another folder with --out"
+    ):
+        folder.claim({**IDENTITY, **changed})
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["batch_size"] == 64
+
+
+def test_fresh_starts_anew(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("mine")
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    folder.journal("pairs")["0"] = {}
+    (folder.path / "link").symlink_to(outside)
+    folder.close()
+    fresh = Folder(tmp_path / "run", fresh=True)
+    assert [item.name for item in fresh.path.iterdir()] == [LOCK]
+    fresh.claim({**IDENTITY, "batch_size": 1})
+    assert not fresh.journal("pairs")
+    assert (outside / "kept").read_text() == "mine"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("name", ["thesis.txt", "run.json", ".hidden"])
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, name: str, fresh: bool) -> None:
+    (tmp_path / name).write_text('{"scripts": {"start": "node ."}}')
+    with pytest.raises(RunError, match="holds something else than a run: choose an empty or new folder"):
+        Folder(tmp_path, fresh=fresh)
+    assert [item.name for item in tmp_path.iterdir()] == [name]
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="is a file: a run needs a folder"):
+        Folder(tmp_path / "file")
+
+
+def test_a_run_that_was_killed_before_it_was_claimed_can_go_on(tmp_path: Path) -> None:
+    """With the lock alone, a half-written run.json beside its name, or a model saved already."""
+    path = tmp_path / "run"
+    Folder(path)
+    (path / ".run.json.123.tmp").write_text('{"bitse')
+    (path / "model.pt2").write_bytes(b"model")
+    folder = Folder(path)
+    folder.claim(IDENTITY)
+    assert sorted(item.name for item in path.iterdir()) == [LOCK, "model.pt2", "run.json"]
+
+
+def test_a_run_copied_without_its_lock_is_a_run(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "run.json").write_bytes((tmp_path / "run" / "run.json").read_bytes())
+    Folder(tmp_path / "copy").claim(IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "another version of bitsect: pass --fresh"),
+        ('{"version": 0}', "another version of bitsect: pass --fresh"),
+    ],
+)
+def test_a_run_json_that_is_not_ours_any_more(tmp_path: Path, text: str, message: str) -> None:
+    folder = Folder(tmp_path / "run")
+    (folder.path / "run.json").write_text(text)
+    with pytest.raises(RunError, match=message):
+        folder.claim(IDENTITY)
+
+
+def test_json_is_written_whole_and_never_holds_nan(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    folder.write_json("ranges.json", {"ключ": 1.5})
+    assert folder.read_json("ranges.json") == {"ключ": 1.5}
+    with pytest.raises(ValueError):
+        folder.write_json("ranges.json", {"x": float("nan")})
+    assert folder.read_json("ranges.json") == {"ключ": 1.5}
+    assert folder.read_json("nothing.json") is None
+    write_text(tmp_path / "new" / "plan.json", "é")
+    write_bytes(tmp_path / "new" / "plan.json", b"again")
+    assert [item.read_bytes() for item in (tmp_path / "new").iterdir()] == [b"again"]
+
+
+# Other processes
+
+
+def run_python(script: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from bitsect.errors import RunError
+from bitsect.store import Folder
+try:
+    Folder(Path(sys.argv[1]))
+except RunError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_second_process_is_refused_while_the_first_is_there(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    refused = run_python(OPEN, folder.path)
+    assert refused.returncode == 1
+    assert refused.stderr.strip() == (
+        f"{folder.path}: another bitsect is working in this run; wait for it, or use another folder"
+    )
+    with pytest.raises(RunError, match="another bitsect is working"):
+        Folder(folder.path, fresh=True)
+    folder.close()
+    assert run_python(OPEN, tmp_path / "run").returncode == 0
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    holding = (
+        OPEN.replace("    Folder(", "    kept = Folder(")
+        + "print('open', flush=True)\nimport time; time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", holding, str(tmp_path / "run")], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"open\n"
+        with pytest.raises(RunError, match="another bitsect is working"):
+            Folder(tmp_path / "run")
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    Folder(tmp_path / "run")
+
+
+# It measures in children of its own, which it kills at seeded moments: so torch is loaded but once.
+KILLED = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from tiny import residual_context
+from bitsect.measure import exact_pairs, hessian_traces
+from bitsect.store import Journal
+from bitsect.values import INT8
+
+context = residual_context(12)
+folder, kills = Path(sys.argv[1]), 0
+
+def work(name):
+    exact_pairs(context, INT8, Journal(folder / name / "pairs.journal"))
+    hessian_traces(context, Journal(folder / name / "traces.journal"), probes=8, tolerance=0.0)
+
+work("warm")
+start = time.perf_counter()
+work("whole")
+whole = time.perf_counter() - start
+moments = random.Random(0)
+while True:
+    child = os.fork()
+    if child == 0:
+        work("killed")
+        os._exit(0)
+    # The first few are killed early, so that there are many; the rest somewhere, until one gets through.
+    time.sleep(moments.uniform(0, whole * (0.3 if kills < 5 else 2)))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status):
+        assert os.WEXITSTATUS(status) == 0
+        break
+    kills += 1
+    print(*(len(Journal(path)) for path in (folder / "killed").glob("*.journal")))
+"""
+
+
+def test_killed_at_random_moments_and_resumed_it_comes_to_the_same_bytes(tmp_path: Path) -> None:
+    done = run_python(KILLED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    steps = [sum(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(steps) >= 5
+    assert steps == sorted(steps)
+    partial = [count for count in steps if 0 < count < 3 * 9 + 8]
+    assert len(set(partial)) >= 2  # some were killed in the middle of their work
+    for name, count in (("pairs", 3 * 9), ("traces", 8)):
+        whole, killed = (Journal(tmp_path / way / f"{name}.journal") for way in ("whole", "killed"))
+        assert len(whole) == count
+        assert whole.keys() == killed.keys()
+        assert all(same(piece, killed[key]) for key, piece in whole.items())
