@@ -415,7 +415,7 @@ class ByHand:
         bits = bits or self.rounded[layers]
         unsigned = positive and self.placement is ONNXRUNTIME
         high = 2**bits - 1 if unsigned else 2 ** (bits - 1) - 1
-        scale = torch.tensor(self.amax[place] / high)
+        self.scale = scale = torch.tensor(self.amax[place] / high)
         low = 0 if unsigned else -high - (self.placement is ONNXRUNTIME and bits == 8)  # it saturates at −128
         return torch.round(x / scale).clamp(low, high) * scale
 
@@ -425,12 +425,28 @@ class ByHand:
             return x
         return self.at(place, x, layers, 8, positive)
 
+    def bias_error(self, name: str) -> Tensor | float:
+        """What the layer's bias gains by being a multiple of (input scale × weight scale), after folding."""
+        if name not in self.rounded or self.observing or self.placement is PAPER:
+            return 0.0
+        layer, bits = getattr(self.model, name), self.rounded[name]
+        scales = layer.weight.detach().flatten(1).abs().amax(1) / (2 ** (bits - 1) - 1)
+        bias = torch.zeros(()) if layer.bias is None else layer.bias.detach().double()
+        if name in self.model.norms:
+            norm = self.model.norms[name]
+            factor = norm.weight.double() * (norm.running_var.double() + norm.eps).rsqrt()
+            scales = (scales.double() * factor.abs()).float()
+            bias = norm.bias.double() - norm.running_mean.double() * factor
+        steps = (self.scale * scales).double()  # the input was the last value rounded
+        return ((bias / steps).round() * steps - bias).float()
+
     def conv(self, name: str, x: Tensor, after: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        layer = getattr(self.model, name)
+        layer, error = getattr(self.model, name), self.bias_error(name)
         y = F.conv2d(
             x, self.weight(name), layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups
         )
         y = self.model.norms[name](y) if name in self.model.norms else y
+        y = y if isinstance(error, float) else y + error[:, None, None]
         y = y if after is None else after(y)
         return self.result(f"{name}.output", y, name, after is not None)
 
@@ -459,11 +475,8 @@ class ByHand:
         x, taken = self.pooled(x, "sum 2", "f", "d e")
         y = self.conv("f", taken, F.relu)
         x = (y + x * 0.5).flatten(1)  # of a value that no kernel rounds: this sum stays in float
-        return F.linear(
-            self.at("head", x, "head", self.rounded.get("head"), True),
-            self.weight("head"),
-            self.model.head.bias,
-        )
+        taken = self.at("head", x, "head", self.rounded.get("head"), True)
+        return F.linear(taken, self.weight("head"), self.model.head.bias) + self.bias_error("head")
 
 
 ALL = ("stem", "a", "b", "c", "d", "e", "f", "head")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.fx import Node
 
 from .errors import PlanError
+from .folding import INTEGER_CONVOLUTIONS, Folded, IntegerBias, has_integer_kernel
 from .operators import operator_name, through_reshapes
 from .program import Multiply, Operand, Program, Rounding
 from .quantizer import Codes, Grid, quantize_weight
@@ -15,7 +17,6 @@ from .rounding import ROUNDINGS
 from .values import PAPER, Format, Placement, Plan, Range, Ranges
 
 KERNEL_BITS = 8  # what integer kernels hand on, whatever their operands are
-KERNELS_THAT_ROUND = ("conv1d", "conv2d", "conv3d", "depthwise")
 
 
 class Rounder:
@@ -32,7 +33,8 @@ class Rounder:
             raise PlanError(f"unknown rounding '{rounding}': use {' or '.join(ROUNDINGS)}")
         self.program, self.ranges, self.placement, self.rounding = program, ranges, placement, rounding
         self._layers = {layer.name for layer in program.layers}
-        self._weights: dict[tuple[Node, Format], Tensor] = {}
+        self._weights: dict[tuple[Node, Format], tuple[Tensor, Tensor]] = {}  # with the scale of each channel
+        self._folded: dict[Node, Folded] = {}
 
     def __call__(self, plan: Plan) -> Rounding:
         for name in sorted(plan.formats.keys() ^ self._layers):
@@ -47,6 +49,7 @@ class Rounder:
         results = self._results(chosen) if self.placement.outputs else {}
         weights: dict[tuple[str, int], Tensor] = {}
         inputs: dict[tuple[str, int], Grid] = {}
+        shifts: dict[str, Tensor] = {}
         for multiply, format in chosen:
             for position, operand in enumerate(multiply.operands):
                 key = (multiply.node.name, position)
@@ -54,7 +57,12 @@ class Rounder:
                     weights[key] = self.weight(multiply.layer, operand, format)
                 elif format.activation_bits is not None:
                     inputs[key] = self._input_grid(operand, format.activation_bits, results)
-        return Rounding(weights, inputs, results)
+            if self.placement.outputs and has_integer_kernel(multiply, format):
+                bias = self.integer_bias(multiply, format, inputs[multiply.node.name, 0])
+                if bias is not None:
+                    folded = self.folded(multiply)
+                    shifts[folded.node.name] = folded.broadcast(bias.error)
+        return Rounding(weights, inputs, results, shifts)
 
     def codes(self, layer: str, operand: Operand, format: Format) -> Codes:
         """The integer codes and scales of a weight."""
@@ -66,9 +74,28 @@ class Rounder:
             raise PlanError(f"layer '{layer}': {error}") from None
 
     def weight(self, layer: str, operand: Operand, format: Format) -> Tensor:
+        return self._weight(layer, operand, format)[0]
+
+    def folded(self, multiply: Multiply) -> Folded:
+        """The layer's batch norm and bias in one."""
+        if multiply.node not in self._folded:
+            self._folded[multiply.node] = Folded.of(self.program, multiply)
+        return self._folded[multiply.node]
+
+    def integer_bias(self, multiply: Multiply, format: Format, grid: Grid) -> IntegerBias | None:
+        """The bias that an integer kernel adds if its input lies on `grid`; None without a bias."""
+        assert multiply.weight is not None
+        scales = self._weight(multiply.layer, multiply.weight, format)[1]
+        return self.folded(multiply).integer_bias(scales, grid.scale)
+
+    def _weight(self, layer: str, operand: Operand, format: Format) -> tuple[Tensor, Tensor]:
         key = (operand.node, Format(format.weight_bits, None, format.group_size))
         if key not in self._weights:
-            self._weights[key] = self.codes(layer, operand, format).weight
+            made = self.codes(layer, operand, format)
+            assert operand.layout is not None
+            kernels, scales = operand.layout.to_kernels(made.codes), operand.layout.to_kernels(made.scales)
+            used = kernels.flatten(1).any(1)
+            self._weights[key] = made.weight, torch.where(used, scales[:, 0, 0], 0)
         return self._weights[key]
 
     def grid(self, tensor: str, bits: int) -> Grid:
@@ -99,7 +126,7 @@ class Rounder:
         """The grids of convolution outputs, and of sums whose addends both have one: they stay integers."""
         results: dict[str, Grid] = {}
         for multiply, format in chosen:
-            if format.activation_bits is not None and multiply.place.signature.kind in KERNELS_THAT_ROUND:
+            if format.activation_bits is not None and multiply.place.signature.kind in INTEGER_CONVOLUTIONS:
                 results[self.program.tensors[multiply.output].name] = self.grid(multiply.output, KERNEL_BITS)
         for total in self.program.sums:
             if all(through_pooling(addend).name in results for addend in total.addends):
