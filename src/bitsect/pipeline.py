@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import nn
 from .capture import capture
 from .errors import BitsectError, CaptureError, DataError, TargetError
 from .latency import Budget, cost, faster_formats, latency_table
-from .metrics import Options, metric_named
+from .metrics import Metric, Options, metric_named
 from .models import load_model, parse_example
 from .program import Inputs, Program
 from .progress import Progress
@@ -79,15 +79,14 @@ def quantize(
         steps = _steps(allowed)
         judge = _Judge(run, {*steps, *wanted}, evaluate)
         scores = {
-            format: run.scores(chosen, format, options, **measuring)
+            format: _scores(run, chosen, format, options, measuring)
             for format in high_to_low(map(scored_in, steps or wanted))
         }
         with run.progress.stage("search") as judge.progress:
             threshold = _threshold(goal, judge(Plan.uniform(layers)))
-            order = lambda step: scores[scored_in(step)].order()  # noqa: E731
-            found = _search(
-                Problem(layers, allowed, order, threshold, judge), find, goal, limits, table, keep
-            )
+            order = {step: scores[scored_in(step)].order() for step in steps}
+            problem = Problem(layers, allowed, order.__getitem__, threshold, judge)
+            found = _search(problem, find, goal, limits, table, keep)
         evaluations = len(judge.judged)
         plans = {"float": Plan.uniform(layers)}
         plans |= {f"all {format}": Plan.uniform(layers, format) for format in wanted}
@@ -108,10 +107,8 @@ def quantize(
             evaluations=evaluations,
             seconds=run.progress.seconds,
             agreement=run.samples.labels is None,
-            notes=_notes(run, [f for f in _steps(possible) if f not in steps], table),
+            notes=(*_outcome(problem, found, goal), *_notes(run, possible, steps, table, objective)),
         )
-        for each in scores.values():
-            _keep_scores(run, each)
         result.keep()
         return result
 
@@ -141,12 +138,11 @@ def sensitivity(
         counted = chosen.needs & {"pair", "single", "base", "signal", "noise"}
         count = total if until_stable is None or not counted else min(total, run.settings.batch_size)
         while True:
-            scores = run.scores(chosen, wanted, options, samples=count, **measuring)
+            scores = _scores(run, chosen, wanted, options, measuring | {"samples": count})
             agreed = until_stable is None or (scores.split_half or 0.0) >= until_stable
             if agreed or count == total:
                 break
             count = min(total, 2 * count)
-        _keep_scores(run, scores)
         return scores, count
 
 
@@ -366,7 +362,10 @@ def _search(
         assert found is not None
         return found
     asked = [plan for plan, _ in found.evaluated] if found is not None else []
-    return within_budget(problem, lambda plan: limits.excess(cost(plan, problem.layers, table)), asked)
+    try:
+        return within_budget(problem, lambda plan: limits.excess(cost(plan, problem.layers, table)), asked)
+    except TargetError as error:
+        raise TargetError(f"budget {limits}: {error}") from None
 
 
 def _cost(plan: Plan, layers: tuple[Layer, ...], table: LatencyTable | None) -> Cost:
@@ -391,13 +390,31 @@ def _steps(allowed: Allowed) -> tuple[Format, ...]:
     return high_to_low(format for ladder in allowed.values() for format in ladder if format != FLOAT)
 
 
-def _notes(run: Run, left_out: Sequence[Format], table: LatencyTable | None) -> tuple[str, ...]:
-    notes = [NO_LABELS] if run.samples.labels is None else []
-    if table is not None and left_out:
-        names = ", ".join(map(str, left_out))
-        notes.append(f"no layer is faster in {names} on {table.device}; --objective size would take it")
-    return tuple(notes)
+def _outcome(problem: Problem, found: Found, goal: Target | None) -> Iterator[str]:
+    """The two ends of a search, said in so many words."""
+    ends = {name: ladder for name, ladder in problem.ladders.items() if len(ladder) > 1}
+    if goal is not None and found.met and ends:
+        if all(found.plan[name] == ladder[0] for name, ladder in ends.items()):
+            yield f"nothing lower keeps the target of {goal}: every layer stays at its highest"
+        if all(found.plan[name] == ladder[-1] for name, ladder in ends.items()):
+            yield f"the lowest format already keeps the target of {goal} in every layer"
 
 
-def _keep_scores(run: Run, scores: Scores) -> None:
+def _notes(
+    run: Run, possible: Allowed, steps: Sequence[Format], table: LatencyTable | None, objective: str
+) -> Iterator[str]:
+    left_out = ", ".join(str(format) for format in _steps(possible) if format not in steps)
+    if table is not None and left_out and objective == "latency":
+        yield f"no layer is faster in {left_out} on {table.device}: --objective size takes it all the same"
+    elif table is not None and left_out:
+        yield f"{table.device} runs no layer in {left_out}"
+    if run.samples.labels is None:
+        yield NO_LABELS
+
+
+def _scores(
+    run: Run, metric: Metric, format: Format, options: Options | None, measuring: Mapping[str, Any]
+) -> Scores:
+    scores = run.scores(metric, format, options, **measuring)
     run.folder.write_json(f"scores-{scores.metric}-{scores.format}.json", scores.to_json())
+    return scores

@@ -90,7 +90,8 @@ def one_of(what: str, value: object, choices: Collection[str | None]) -> None:
 class Run:
     """Everything that is known of one network on one set of samples; what is missing is measured once.
 
-    While it is open nobody else works in its folder. Closed, it still answers what it knows.
+    While it is open nobody else works in its folder. Closed, it measures and judges no more, but still
+    rounds as before.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Run:
 
     def close(self) -> None:
         torch.set_num_threads(self._threads_outside)
-        _release(self.folder)
+        self.folder.close()
 
     def load(self, data: Any, **draw: Any) -> Samples:
         """Other samples for this network, with pixels normalised as the run's own are."""
@@ -361,12 +362,8 @@ def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> F
     if out is None:
         undo.callback(shutil.rmtree, path, ignore_errors=True)
     folder = Folder(path, fresh=fresh)
-    undo.callback(_release, folder)
+    undo.callback(folder.close)
     return folder
-
-
-def _release(folder: Folder) -> None:
-    folder._lock.close()
 
 
 def _captured(

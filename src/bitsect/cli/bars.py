@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
 
 from ..progress import Advance, Progress
@@ -21,8 +28,9 @@ class ShownProgress(Progress):
             stderr.print(f"{name} …")
             yield lambda count: None
             return
-        columns = [TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn()]
-        columns += [TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
-        with Bars(*columns, console=stderr, transient=True) as bars:
+        columns: list[ProgressColumn] = [TextColumn("{task.description:>14}"), BarColumn()]
+        if total is not None:
+            columns += [MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("after")]
+        with Bars(*columns, TimeElapsedColumn(), console=stderr, transient=True) as bars:
             task = bars.add_task(name, total=total)
             yield lambda count: bars.advance(task, count)

@@ -98,20 +98,17 @@ def _show(result: Result, json: bool) -> None:
         table.add_row(row.name, *cells)
     stdout.print(table)
     stdout.print(f"Under {', '.join(formats)}: the share of the multiply-adds.\n", style="dim")
-    stdout.print(f"Plan: {layers_by_format(result.plan)} layers. {_sentence(result.reason)}")
+    stdout.print(f"Plan: {layers_by_format(result.plan)} layers.")
+    stdout.print(f"Search: {result.reason}.")
     if result.target is not None:
         on = [("calibration", result.target_met)]
         on += [("test", result.test.target_met)] if result.test is not None else []
         held = ", ".join(f"{'kept' if met else 'NOT kept'} on the {samples} samples" for samples, met in on)
         stdout.print(f"Target {result.target}: {held}.")
     for line in result.notes:
-        stdout.print(_sentence(line))
+        stdout.print(f"Note: {line}.")
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in result.seconds.items())
     stdout.print(f"Plans judged by the search: {result.evaluations}. Time: {seconds}.")
     if not result.run.temporary:
         note(f"Plan written to {result.run.folder.path / 'plan.json'}")
     return None
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

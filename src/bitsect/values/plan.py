@@ -46,7 +46,7 @@ class Plan(Mapping[str, Format]):
         return len(self.formats)
 
     def __hash__(self) -> int:
-        return hash(tuple(self.formats.items()))
+        return hash(frozenset(self.formats.items()))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -106,14 +106,23 @@ class Plan(Mapping[str, Format]):
     @classmethod
     def read(cls, path: Path, layers: Sequence[Layer]) -> Plan:
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(path.read_text(), object_pairs_hook=_unique)
         except FileNotFoundError:
-            raise PlanError(f"{path}: no such plan") from None
+            raise PlanError(f"{path}: no such plan: `bitsect quantize` writes one") from None
+        except PlanError as error:
+            raise PlanError(f"{path}: {error}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise PlanError(f"{path}: cannot be read: {error}") from None
         except json.JSONDecodeError as error:
             raise PlanError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
         return cls.from_json(data, layers, str(path))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if twice:
+        raise PlanError(f"'{twice[0]}' stands there twice: leave one")
+    return dict(pairs)
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

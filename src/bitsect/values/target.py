@@ -26,29 +26,28 @@ class Target:
         if (self.relative is None) == (self.max_drop is None):
             raise BitsectError("a target is either relative (99.9%) or a largest drop, not both")
         if self.relative is not None and not 0 < self.relative <= 1:
-            raise BitsectError(
-                f"target {float(self.relative):g} is not a share above 0 and up to 1 (or 100%)"
-            )
+            raise BitsectError("a relative target is a share above 0 and up to 1")
         if self.max_drop is not None and not 0 <= self.max_drop < 1:
-            raise BitsectError("the largest drop must be at least 0 and below 100 percentage points")
+            raise BitsectError("a largest drop is a fraction from 0 to 1")
 
     @classmethod
     def parse(cls, text: str | float) -> Target:
         """The relative target in `text`: 99.9% or 0.999."""
         share = str(text).strip()
-        try:
-            number = Fraction(Decimal(share.removesuffix("%").strip()))
-        except (InvalidOperation, ValueError, OverflowError):
-            raise BitsectError(f"target '{text}' is not a share such as 99.9% or 0.999") from None
-        return cls(relative=number / 100 if share.endswith("%") else number)
+        number = _number(share.removesuffix("%"))
+        if number is not None and share.endswith("%"):
+            number /= 100
+        if number is None or not 0 < number <= 1:
+            raise BitsectError(f"target '{text}' is not a share above 0 and up to 1, such as 99.9% or 0.999")
+        return cls(relative=number)
 
     @classmethod
     def drop(cls, points: float | str) -> Target:
         """A target that loses at most `points` percentage points."""
-        try:
-            return cls(max_drop=Fraction(Decimal(str(points))) / 100)
-        except (InvalidOperation, ValueError, OverflowError):
-            raise BitsectError(f"largest drop '{points}' is not a number of percentage points") from None
+        number = _number(str(points))
+        if number is None or not 0 <= number < 100:
+            raise BitsectError(f"largest drop '{points}' is not a number of percentage points from 0 to 100")
+        return cls(max_drop=number / 100)
 
     def threshold(self, float_accuracy: Fraction) -> Fraction:
         """The least accuracy that keeps the target."""
@@ -62,3 +61,13 @@ class Target:
             return f"{float(self.relative * 100):g}%"
         assert self.max_drop is not None
         return f"max drop {float(self.max_drop * 100):g} points"
+
+
+def _number(text: str) -> Fraction | None:
+    """The number that `text` writes out, if it is one of ordinary size."""
+    try:
+        number = Decimal(text.strip())
+    except InvalidOperation:
+        return None
+    # A fraction has all its digits: 1e999999999 would take for ever.
+    return Fraction(number) if number.is_finite() and abs(number.adjusted()) < 30 else None
