@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from ..errors import BitsectError
@@ -22,10 +21,6 @@ def main() -> None:
         app(prog_name="bitsect")
     except BitsectError as error:
         complain(str(error))
-        sys.exit(1)
-    except BrokenPipeError:
-        # Whoever read us has gone; nothing is left to say, not even when Python flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         complain(f"{error.filename or 'input or output'}: {error.strerror or error}")

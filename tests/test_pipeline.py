@@ -1,0 +1,619 @@
+"""From a network and samples to a plan, in Python: what is given, what comes back, what is kept."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bitsect
+from bitsect.errors import BitsectError, DataError, RunError, TargetError
+from bitsect.result import Result
+from bitsect.run import Settings, open_run
+from bitsect.store import Folder, Journal
+from bitsect.values import FLOAT, INT4, INT8, LatencyTable, Plan, Target
+from bitsect.values.latency_table import place_key
+
+QUICK = {"probes": 8}
+FEW = 48
+
+
+class Small(nn.Module):
+    """Four layers, dropout and batch norm to notice a forgotten training flag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 6, 3, stride=2)
+        self.norm = nn.BatchNorm2d(6)
+        self.body = nn.Conv2d(6, 8, 3)
+        self.drop = nn.Dropout(0.5)
+        self.hidden = nn.Linear(8 * 9, 16)
+        self.head = nn.Linear(16, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(torch.relu(self.body(torch.relu(self.norm(self.stem(x))))))
+        return self.head(torch.relu(self.hidden(x.flatten(1))))
+
+
+class Named(nn.Module):
+    """Named inputs, named outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small = Small()
+
+    def forward(self, pixels: Tensor, gain: Tensor) -> dict[str, Any]:
+        x = self.small(pixels * gain[:, None, None, None])
+        return {"logits": x, "parts": (x.softmax(1), [x.sum(1)])}
+
+
+def small() -> nn.Module:
+    """A network whose answers differ from image to image: no bias decides them."""
+    torch.manual_seed(3)
+    network = Small().eval()
+    with torch.no_grad():
+        for module in (network.stem, network.body, network.hidden, network.head):
+            module.bias.zero_()
+    return network
+
+
+def images(count: int = FEW) -> Tensor:
+    return torch.randn(count, 1, 12, 12, generator=torch.Generator().manual_seed(5))
+
+
+def labelled(count: int = FEW) -> tuple[Tensor, Tensor]:
+    """Images with the float network's own answers: it gets everything right."""
+    with torch.no_grad():
+        return images(count), small()(images(count)).argmax(1)
+
+
+def quantize(model: Any = None, samples: Any = None, **options: Any) -> Result:
+    if model is None:
+        model, samples = small(), labelled() if samples is None else samples
+    options = {"target": 0.95, "measuring": QUICK} | options
+    return bitsect.quantize(model, samples, **options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A finished run that tests read, and must not write to."""
+    return quantize(test=images(), out=tmp_path_factory.mktemp("made") / "run")
+
+
+@pytest.fixture
+def run(made: Result, tmp_path: Path) -> Path:
+    """A copy of the finished run, to work in."""
+    return Path(shutil.copytree(made.run.folder.path, tmp_path / "run"))
+
+
+def journals(path: Path) -> dict[str, int]:
+    return {file.stem: file.stat().st_size for file in (path / "journals").iterdir()}
+
+
+# ---- what comes back -----------------------------------------------------------------------------
+
+
+def test_the_result_says_all_about_the_plan(made: Result, tmp_path: Path) -> None:
+    assert made.target_met
+    assert made.rows[0].evaluation.accuracy == 1
+    assert made.accuracy >= 0.95
+    assert set(made.plan) == {"stem", "body", "hidden", "head"}
+    assert [row.name for row in made.rows] == ["float", "all int8", "all int4", "plan"]
+    assert 0 < made.evaluations <= 6
+    assert set(made.seconds) >= {"capture", "calibrate", "traces", "pairs", "search", "compare", "test"}
+    assert made.test is not None
+    assert not made.agreement
+    folder = made.run.folder.path
+    assert json.loads((folder / "plan.json").read_text()) == made.plan.to_json()
+    assert made.save(tmp_path / "mine.json").read_text() == (folder / "plan.json").read_text()
+    assert Plan.read(made.save(), made.run.program.layers) == made.plan
+
+
+def test_the_model_computes_the_plan(made: Result) -> None:
+    x, y = labelled()
+    model = made.model()
+    assert isinstance(model, nn.Module)
+    found = model(x)
+    assert (found.argmax(1) == y).float().mean().item() == pytest.approx(made.accuracy)
+    assert not torch.equal(found, small()(x))
+    assert torch.equal(model(x=x), found)
+    assert next(model.parameters()).device == x.device
+    assert not found.requires_grad
+
+
+def test_the_network_given_is_left_as_it_was() -> None:
+    model = small().train()
+    model.body.eval()
+    model.head.weight.requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    threads = torch.get_num_threads()
+    quantize(model, labelled(), settings=Settings(threads=1))
+    assert torch.get_num_threads() == threads
+    assert model.training
+    assert not model.body.training
+    assert model.drop.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [p.requires_grad for p in model.head.parameters()] == [False, True]
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_structures_come_back_as_the_network_gives_them(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    network = Named().eval()
+    inputs = {"pixels": images(), "gain": torch.ones(FEW)}
+    # Without labels, accuracy is agreement.
+    result = quantize(network, [inputs], out=tmp_path / "run")
+    assert result.agreement
+    assert "no labels" in result.notes[-1]
+    assert result.to_json()["agreement"] is True
+    model = result.model()
+    found, original = model(**inputs), network(**inputs)
+    assert list(found) == ["logits", "parts"]
+    assert isinstance(found["parts"], tuple)
+    assert isinstance(found["parts"][1], list)
+    assert found["logits"].shape == original["logits"].shape
+    with pytest.raises(DataError, match="by name"):
+        model(images(), gain=torch.ones(FEW))
+    # The run stands alone: network and samples were stored.
+    again = bitsect.quantize(tmp_path / "run", target=0.95, measuring=QUICK)
+    assert (again.plan, again.evaluations) == (result.plan, 0)
+
+
+def test_inputs_in_a_row_are_stored_too(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    first = quantize(Named().eval(), [((images(), torch.ones(FEW)),)], out=tmp_path / "run")
+    model = first.model()
+    assert model(images(4), gain=torch.ones(4))["logits"].shape == (4, 6)
+    again = bitsect.quantize(tmp_path / "run", target=0.95, measuring=QUICK)
+    assert (again.plan, again.evaluations) == (first.plan, 0)
+
+
+@pytest.mark.parametrize("form", ["loader", "iterator", "numpy"])
+def test_samples_come_in_many_forms(form: str, made: Result) -> None:
+    x, y = labelled()
+    forms: dict[str, Callable[[], Any]] = {
+        "loader": lambda: DataLoader(TensorDataset(x, y), batch_size=7),
+        "iterator": lambda: ((x[i : i + 5], y[i : i + 5]) for i in range(0, FEW, 5)),
+        "numpy": lambda: (x.numpy(), y.numpy()),
+    }
+    result = quantize(small(), forms[form](), metric="single")
+    assert result.rows[0].evaluation == made.rows[0].evaluation
+    assert result.rows[1].evaluation == made.rows[1].evaluation
+
+
+def test_without_a_folder_nothing_is_left_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    result = quantize(metric="single")
+    with pytest.raises(BitsectError, match="no folder to save the plan in"):
+        result.save()
+    assert result.to_json()["run"] is None
+    result.model()(images(2))
+    del result
+    gc.collect()
+    with pytest.raises(BitsectError):
+        quantize(small(), (images(), torch.full((FEW,), 99)), metric="single")
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- one's own parts -----------------------------------------------------------------------------
+
+
+def test_ones_own_evaluation_is_asked_of_modules_and_remembered(tmp_path: Path) -> None:
+    x, y = labelled()
+    asked: list[nn.Module] = []
+
+    def score(model: nn.Module) -> float:
+        device = next(model.parameters()).device
+        asked.append(model)
+        return 100 * (model(x.to(device)).argmax(1) == y).double().mean().item()
+
+    result = quantize(evaluate=score, metric="single", out=tmp_path / "run")
+    assert result.rows[0].evaluation.accuracy == 100
+    assert result.accuracy >= 95
+    done = Journal(tmp_path / "run" / "journals" / "evaluated.journal")
+    assert len(asked) == sum("/own/" in key for key in done)  # each plan once
+    before = len(asked)
+    again = quantize(evaluate=score, metric="single", out=tmp_path / "run")
+    assert len(asked) == before
+    assert (again.evaluations, again.plan) == (0, result.plan)
+    with pytest.raises(BitsectError, match="evaluate= returned nan"):
+        quantize(evaluate=lambda model: float("nan"), metric="single", out=tmp_path / "run")
+    with pytest.raises(BitsectError, match="leave test= out"):
+        quantize(evaluate=score, test=images())
+
+
+def test_ones_own_task_is_a_function(tmp_path: Path) -> None:
+    def lenient(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        loss = nn.functional.cross_entropy(outputs, labels, reduction="none")
+        return loss, (outputs.topk(2).indices == labels[:, None]).any(1).float()
+
+    result = quantize(task=lenient, out=tmp_path / "run")
+    assert result.accuracy >= 0.95
+    with pytest.raises(RunError, match="task that is not found"):
+        bitsect.quantize(tmp_path / "run", target=0.9)
+    with pytest.raises(RunError, match="was made with task test_ones_ow…, not classification"):
+        quantize(task="classification", out=tmp_path / "run")
+    again = bitsect.quantize(tmp_path / "run", target=0.95, task=lenient, measuring=QUICK)
+    assert again.evaluations == 0
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+def test_an_identical_call_evaluates_nothing(run: Path, made: Result) -> None:
+    before = journals(run)
+    files = {name: (run / name).read_bytes() for name in ("plan.json", "result.json", "run.json")}
+    again = quantize(test=images(), out=run)
+    assert again.evaluations == 0
+    assert again.plan == made.plan
+    assert journals(run) == before
+    assert {name: (run / name).read_bytes() for name in files} == files
+    assert json.loads((run / "effort.json").read_text())["evaluations"] == 0
+
+
+def test_another_target_measures_nothing_again(run: Path, made: Result) -> None:
+    """While the first result is still held, in the same process."""
+    before = journals(run)
+    higher = bitsect.quantize(run, target="100%", measuring=QUICK)
+    assert higher.target_met
+    after = journals(run)
+    assert {name for name in after if after[name] != before.get(name)} <= {"evaluated"}
+    # A plan that was judged for one target is known for all.
+    back = bitsect.quantize(run, target=0.95, measuring=QUICK)
+    assert (back.plan, back.evaluations) == (made.plan, 0)
+    assert journals(run) == after
+
+
+def test_metrics_share_what_was_measured(run: Path) -> None:
+    before = journals(run)
+    for metric in ("hessian", "interlayer", "single", "sqnr", "random"):
+        scores, count = bitsect.sensitivity(run, metric=metric, measuring=QUICK)
+        assert len(scores.values) == 4
+        assert count == FEW
+        assert (run / f"scores-{metric}-int8.json").exists()
+    new = journals(run).keys() - before.keys()
+    assert new <= {"single-int8"}  # outputs for the linear estimate, which exact pairs do not keep
+
+
+def test_one_process_works_in_a_run_at_a_time(run: Path) -> None:
+    folder = Folder(run)
+    with pytest.raises(RunError, match="another bitsect is working"):
+        bitsect.quantize(run, target=0.9)
+    folder.close()
+    # A call that fails gives the folder up again.
+    with pytest.raises(DataError):
+        quantize(small(), (images().fill_(float("nan")), labelled()[1]), out=run)
+    bitsect.quantize(run, target=0.95, measuring=QUICK)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"settings": {"rounding": "nearest"}}, "rounding squant, not nearest"),
+        ({"settings": {"range": "mse"}}, "range percentile, not mse"),
+        ({"settings": {"sign": "auto"}}, "sign signed, not auto"),
+        ({"settings": {"placement": "onnxruntime"}}, "placement paper, not onnxruntime"),
+        ({"settings": {"batch_size": 8}}, "batch size 64, not 8"),
+        ({"task": "classification-top5"}, "task classification, not classification-top5"),
+        ({"samples": images(8)}, "data fingerprint"),
+        ({"draw": 5}, "data options"),
+        ({"model": Small().eval()}, "model fingerprint"),
+    ],
+)
+def test_what_changed_is_named_with_both_ways_out(run: Path, change: dict[str, Any], what: str) -> None:
+    given = {"model": small(), "samples": labelled()} | change
+    with pytest.raises(RunError, match=what) as caught:
+        quantize(given.pop("model"), given.pop("samples"), out=run, **given)
+    assert "--fresh" in str(caught.value)
+    assert "--out" in str(caught.value)
+
+
+def test_what_is_not_given_is_the_runs_own(tmp_path: Path) -> None:
+    settings = Settings(placement="onnxruntime", rounding="nearest", batch_size=16, threads=1)
+    first = quantize(metric="single", settings=settings, out=tmp_path / "run")
+    for given in (None, {"rounding": "nearest"}, settings):
+        again = bitsect.quantize(tmp_path / "run", target=0.95, metric="single", settings=given)
+        assert (again.evaluations, again.plan) == (0, first.plan)
+    with pytest.raises(RunError, match="rounding nearest, not squant"):
+        bitsect.quantize(tmp_path / "run", target=0.95, settings={"rounding": "squant"})
+    # Threads belong to the machine a run began on; they are not chosen twice.
+    with open_run(small(), labelled(), settings={**vars(settings), "threads": None}, out=tmp_path / "run"):
+        assert torch.get_num_threads() == 1
+
+
+def test_a_run_is_continued_where_it_is(run: Path, tmp_path: Path) -> None:
+    for other in ({"out": tmp_path / "other"}, {"fresh": True}):
+        with pytest.raises(RunError, match="name its model"):
+            bitsect.quantize(run, target=0.9, **other)
+    assert (run / "plan.json").exists()
+    assert bitsect.quantize(run, target=0.95, out=run, measuring=QUICK).evaluations == 0
+
+
+def test_fresh_begins_anew(run: Path) -> None:
+    result = quantize(out=run, fresh=True, settings={"rounding": "nearest"}, metric="single")
+    assert result.evaluations > 0
+    assert not (run / "scores-aughessian-int8.json").exists()
+
+
+def test_folders_that_are_no_runs(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run"):
+        bitsect.quantize(tmp_path, target=0.9)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="something else than a run"):
+        quantize(out=tmp_path)
+    with pytest.raises(RunError, match="is a file"):
+        quantize(out=tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_wrong_setting_leaves_no_folder(tmp_path: Path) -> None:
+    for name in ("placement", "rounding", "range", "sign"):
+        with pytest.raises(BitsectError, match=f"unknown {name} 'odd': use .* or "):
+            quantize(settings={name: "odd"}, out=tmp_path / "run")
+    for name, value in (("percentile", 0), ("percentile", 101), ("batch_size", 0), ("threads", -1)):
+        with pytest.raises(BitsectError, match="is not"):
+            quantize(settings={name: value}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# ---- targets, pins, latency, budgets -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"target": None}, "what must be kept"),
+        ({"target": "most"}, "target 'most'"),
+        ({"formats": ()}, "no format to try"),
+        ({"formats": ("float",)}, "no format to try"),
+        ({"formats": ("int9",)}, "format bits"),
+        ({"metric": "sensitivity"}, "unknown metric"),
+        ({"search": "bisect"}, "unknown search 'bisect'"),
+        ({"score_format": "int99"}, "format bits"),
+        ({"objective": "speed"}, "unknown objective 'speed'"),
+        ({"measuring": {"pairs": "all"}}, "unknown pairs 'all'"),
+        ({"measuring": {"loss": "mse"}}, "unknown loss 'mse'"),
+        ({"budget": "0.5x"}, "needs a latency table: pass --latency"),
+        ({"max_size": "12"}, "size budget '12'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(BitsectError, match=message):
+        quantize("not even a model", "nor data", **asked)
+
+
+def test_the_two_ends_are_said_in_words(run: Path) -> None:
+    none = bitsect.quantize(run, target=1.0, formats=("int2",), metric="random")
+    assert set(none.plan.values()) == {FLOAT}
+    assert none.target_met
+    assert "nothing lower keeps the target" in none.notes[0]
+    every = bitsect.quantize(run, target=Target.drop(99), metric="random")
+    assert set(every.plan.values()) == {INT4}
+    assert "the lowest format already keeps the target" in every.notes[0]
+
+
+def test_a_network_that_is_never_right_has_no_target(tmp_path: Path) -> None:
+    x, y = labelled()
+    with pytest.raises(DataError, match="gets no sample right"):
+        quantize(small(), (x, (y + 1) % 6), metric="single")
+
+
+def test_pins_hold_and_are_named_when_they_cannot(run: Path) -> None:
+    keep = ["first=int8", "h*=int4,float", "last=float"]
+    result = bitsect.quantize(run, target=0.5, keep=keep, metric="single", measuring=QUICK)
+    assert result.plan["stem"] == INT8
+    assert result.plan["hidden"] in (INT4, FLOAT)
+    assert result.plan["head"] == FLOAT
+    with pytest.raises(
+        TargetError, match=r"^--keep kind:conv2d=int2: the target cannot be kept: with 'stem'"
+    ):
+        bitsect.quantize(run, target=1.0, keep=["last=float", "kind:conv2d=int2"], metric="single")
+
+
+@pytest.mark.parametrize("search", ["bisection", "literal", "progressive"])
+def test_every_search_and_scores_of_each_format(search: str, run: Path) -> None:
+    result = bitsect.quantize(run, target=0.9, search=search, score_format="each", measuring=QUICK)
+    assert (run / "scores-aughessian-int4.json").exists()
+    assert result.target_met or search == "literal"
+    assert result.scores.format == INT8
+
+
+def test_formats_are_tried_from_high_to_low(run: Path) -> None:
+    result = bitsect.quantize(run, target=0.9, formats=("int4", "float", "w8a8", "int4"), metric="single")
+    assert [row.name for row in result.rows] == ["float", "all int8", "all int4", "plan"]
+    assert result.scores.format == INT8
+    weights = bitsect.quantize(run, target=0.9, formats=("w4a16", "w8a16"), metric="single")
+    assert [row.name for row in weights.rows] == ["float", "all w8a16", "all w4a16", "plan"]
+    # A pin may name a format beyond those, in every width.
+    six = bitsect.quantize(run, target=0.5, formats=("int5",), keep=["*=int6"], metric="single")
+    assert set(map(str, six.plan.values())) == {"int6"}
+
+
+def table(made: Result, **columns: dict[str, float | None]) -> LatencyTable:
+    """A device on which layers take the milliseconds given, one each in float."""
+    layers = made.run.program.layers
+    rows = {
+        place_key(layer.places[0]): {FLOAT: 1.0}
+        | {
+            bitsect.Format.parse(name): column[layer.name]
+            for name, column in columns.items()
+            if layer.name in column
+        }
+        for layer in layers
+    }
+    formats = (FLOAT, *map(bitsect.Format.parse, columns))
+    return LatencyTable("bench", "made up", formats, rows)
+
+
+def test_no_layer_takes_a_format_that_is_not_faster(run: Path, made: Result) -> None:
+    device = table(
+        made,
+        int8={"stem": 0.5, "body": 0.5, "hidden": 0.5, "head": 0.5},
+        int4={"stem": 0.4, "body": 0.5, "hidden": 0.6, "head": None},
+    )
+    ask = {"target": Target.drop(99), "metric": "single", "latency": device}
+    plan = bitsect.quantize(run, **ask).plan
+    assert dict(plan) == {"stem": INT4, "body": INT8, "hidden": INT8, "head": INT8}
+    sized = bitsect.quantize(run, objective="size", **ask)
+    assert dict(sized.plan) == {"stem": INT4, "body": INT4, "hidden": INT4, "head": INT8}
+    shown = sized.to_json()
+    assert shown["plan"]["latency_ms"] == pytest.approx(2.0)
+    assert shown["plan"]["latency_ratio"] == pytest.approx(0.5)
+    assert shown["float"]["latency_ms"] == pytest.approx(4.0)
+    assert "latency_ms" not in shown["uniform"]["int4"]  # the head does not run there
+
+
+def test_formats_that_are_never_faster_are_said(run: Path, made: Result) -> None:
+    slow = table(made, int8=dict.fromkeys(made.plan, 2.0))
+    result = bitsect.quantize(run, target=0.5, metric="single", latency=slow, formats=("int8",))
+    assert set(result.plan.values()) == {FLOAT}
+    assert "no layer is faster in int8 on bench" in result.notes[0]
+
+
+def test_a_missing_row_is_named(run: Path, made: Result) -> None:
+    full = table(made, int8=dict.fromkeys(made.plan, 0.5))
+    rows = dict(list(full.rows.items())[1:])
+    with pytest.raises(BitsectError, match="layer 'stem'"):
+        bitsect.quantize(run, target=0.5, latency=LatencyTable("bench", "made up", full.formats, rows))
+
+
+def test_budgets_beside_and_instead_of_a_target(run: Path, made: Result) -> None:
+    ask = {"metric": "single", "latency": table(made, int8=dict.fromkeys(made.plan, 0.5))}
+    for budget, limit in (("0.7x", 2.8), ("2.6ms", 2.6), ("2ms", 2.0)):
+        result = bitsect.quantize(run, budget=budget, formats=("int8",), **ask)
+        cost = result.rows[-1].cost
+        assert cost.latency_ms is not None
+        assert cost.latency_ms <= limit
+        assert result.target is None
+        assert result.to_json()["target_met"] is None
+    with pytest.raises(TargetError, match=r"budget 1ms.*nearest \(4 int8\) is 100.0% over"):
+        bitsect.quantize(run, budget="1ms", formats=("int8",), **ask)
+    smaller = bitsect.quantize(run, target=1.0, max_size="0.26x", metric="single")
+    assert smaller.rows[-1].cost.size_ratio <= 0.26
+    assert not smaller.target_met
+    assert "misses the target" in smaller.reason
+    roomy = bitsect.quantize(run, target=0.95, max_size="1GB", metric="single")
+    assert roomy.target_met
+
+
+# ---- evaluate and sensitivity --------------------------------------------------------------------
+
+
+def test_evaluate_judges_float_and_plan(run: Path, made: Result) -> None:
+    x, y = labelled()
+    float_row, plan_row, agreement = bitsect.evaluate(small(), (x, y))
+    assert float_row.evaluation == made.rows[0].evaluation
+    assert plan_row.evaluation == made.rows[1].evaluation  # int8 where nothing is said
+    assert not agreement
+    # A run brings its samples, ranges and plan along; other samples are judged under its ranges.
+    assert bitsect.evaluate(run)[1].evaluation == made.rows[-1].evaluation
+    assert bitsect.evaluate(run, format="int4")[1].evaluation == made.rows[2].evaluation
+    assert bitsect.evaluate(run, draw=5)[0].evaluation.total == 5
+    assert bitsect.evaluate(run, images())[2]
+    others = bitsect.evaluate(run, (x[:9], y[:9]), plan=run / "plan.json")[1].evaluation
+    assert others.total == 9
+    apart = bitsect.evaluate(small(), (x[:9], y[:9]), calibration=images(), plan=made.plan)[1].evaluation
+    assert apart == others
+
+
+def test_evaluate_refuses_a_plan_of_another_network(run: Path, made: Result) -> None:
+    with pytest.raises(BitsectError, match="unknown layer 'tail'"):
+        bitsect.evaluate(run, plan=Plan({**made.plan, "tail": INT8}))
+    with pytest.raises(BitsectError, match="not both"):
+        bitsect.evaluate(run, plan=made.plan, format="int8")
+
+
+def test_until_stable_says_how_many_samples_it_took() -> None:
+    settings = Settings(batch_size=8)
+    ask = {"metric": "single", "measuring": {"loss": "kl"}, "settings": settings}
+    scores, count = bitsect.sensitivity(small(), images(), until_stable=-1.0, **ask)
+    assert count == 8
+    scores, count = bitsect.sensitivity(small(), images(), until_stable=1.1, **ask)
+    assert count == FEW
+    assert scores == bitsect.sensitivity(small(), images(), **ask)[0]
+
+
+def test_scores_for_float_are_refused() -> None:
+    with pytest.raises(BitsectError, match="no format to try besides float"):
+        bitsect.sensitivity(small(), images(), format="float")
+
+
+# ---- killed and continued ------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+import bitsect.store as store
+left, command = int(sys.argv[1]), sys.argv[2:]
+keep, write = store.Journal.__setitem__, store.write_bytes
+
+def count():
+    global left
+    left -= 1
+    return left == 0
+
+def kept(self, key, arrays):
+    keep(self, key, arrays)
+    if count():  # in the middle of a record
+        os.truncate(self.path, os.path.getsize(self.path) - 5)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def written(path, data):
+    if count():  # before the file is moved into place
+        path.with_name(f".{path.name}.1.tmp").write_bytes(data[:-3])
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, data)
+
+store.Journal.__setitem__, store.write_bytes = kept, written
+sys.argv = ["bitsect", *command]
+from bitsect.cli import main
+main()
+"""
+
+
+NETWORK = """
+import torch
+from torch import nn
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 5))
+"""
+
+
+def test_killed_anywhere_the_same_command_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bitsect.cli import main
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    (tmp_path / "killed_network.py").write_text(NETWORK)
+    np.savez(tmp_path / "some.npz", x=np.random.default_rng(0).normal(size=(24, 1, 8, 8)))
+    command = ["quantize", "killed_network:network", "--data", "some.npz", "--test-data", "some.npz"]
+    command += ["--target", "95%", "--probes", "8", "--threads", "1", "--batch-size", "8", "--out"]
+    for moment in (1, 9, 21):
+        dying = [sys.executable, "-c", KILLED, str(moment), *command, "parts"]
+        done = subprocess.run(dying, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == -9, done.stderr
+    monkeypatch.chdir(tmp_path)
+    for name in ("parts", "whole"):
+        monkeypatch.setattr(sys, "argv", ["bitsect", *command, name])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+    names = {str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file()}
+    assert names == {str(file.relative_to(parts)) for file in parts.rglob("*") if file.is_file()}
+    for name in names - {"effort.json"}:
+        assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
