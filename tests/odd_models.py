@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
@@ -16,6 +17,17 @@ from bitsect.capture import capture
 from bitsect.program import Program, call_arguments
 
 BATCH = 2  # of every example
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """For a module that imports it: threads that wait for each other at every small step take most of the
+    time on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
 
 Made = tuple[nn.Module, Any]
 MODELS: dict[str, Callable[[], Made]] = {}

@@ -35,6 +35,7 @@ from odd_models import (
     same,
     weight,
 )
+from odd_models import one_thread as one_thread
 
 
 def layers_of(program: Program) -> list[tuple[str, str, tuple[int, ...] | None]]:

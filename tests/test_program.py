@@ -31,6 +31,7 @@ from odd_models import (
     same,
     weight,
 )
+from odd_models import one_thread as one_thread
 
 OPEN = [name for name in MODELS if not name.startswith("fixed") and name != "product_chains"]
 FIXED = [name for name in MODELS if name not in OPEN]
@@ -53,6 +54,17 @@ def test_fused_kernels_agree_closely(name: str) -> None:
     model, example = model_of(name)
     inputs = batch_of(example, 3)
     assert close(program_of(name).run(inputs), eager(model, inputs), 1e-2 if name in HALF else 1e-5)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "residual_in_place", "attention", "gru"])
+def test_several_threads_give_the_bits_of_several_threads(name: str) -> None:
+    model, example = model_of(name)
+    inputs = batch_of(example, 64)
+    torch.set_num_threads(2)
+    try:
+        assert same(program_of(name).run(inputs), reference(model, inputs))
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.filterwarnings("ignore:TF32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from bitsect.capture import capture
 from bitsect.models.paper import paper_network
 from bitsect.program import Program
 from odd_models import BATCH, batch_of, close, eager, reference, same
+from odd_models import one_thread as one_thread
 
 transformers = pytest.importorskip("transformers")
 
@@ -22,15 +22,6 @@ PAPER = {"ResNet-50": "resnet50", "MobileNetV2": "mobilenetv2", "BERT-large": "b
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 TOKENS = {"vocab_size": 50, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 DECODER = {**SMALL, **TOKENS, "num_key_value_heads": 1, "max_position_embeddings": 32}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Threads that wait for each other at every small step take most of the time on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def lively(model: nn.Module) -> nn.Module:
