@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from .capture import capture
+from .data import Samples
 from .errors import BitsectError, CaptureError, DataError, TargetError
 from .latency import Budget, cost, faster_formats, latency_table
 from .metrics import Metric, Options, metric_named
@@ -74,6 +75,7 @@ def quantize(
 
     with open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening) as run:
         layers, table = run.program.layers, _table(latency, run.program)
+        unseen = _unseen(run, test) if test is not None else None
         possible = pinned(layers, wanted, keep)
         allowed = _allowed(layers, possible, table, objective)
         steps = _steps(allowed)
@@ -102,7 +104,7 @@ def quantize(
             target_met=found.met,
             reason=found.reason,
             rows=rows,
-            test=_test(run, goal, plans, test) if test is not None else None,
+            test=_test(run, goal, plans, unseen) if unseen is not None else None,
             scores=next(iter(scores.values())),
             evaluations=evaluations,
             seconds=run.progress.seconds,
@@ -374,9 +376,15 @@ def _cost(plan: Plan, layers: tuple[Layer, ...], table: LatencyTable | None) -> 
     return cost(plan, layers, table if runs else None)
 
 
-def _test(run: Run, goal: Target | None, plans: Mapping[str, Plan], test: Any) -> Test:
-    """The rows of the closing table on samples that the search has not seen."""
+def _unseen(run: Run, test: Any) -> Samples:
+    """The test samples, of which one is run: they are wanted last, and refused first."""
     samples = run.load(test)
+    run.program.run(samples.inputs(slice(0, 1)))
+    return samples
+
+
+def _test(run: Run, goal: Target | None, plans: Mapping[str, Plan], samples: Samples) -> Test:
+    """The rows of the closing table on samples that the search has not seen."""
     formats = {format for plan in plans.values() for format in plan.values()}
     evaluator = run.evaluator(formats, samples)
     with run.progress.stage("test", len(samples) * len(plans)) as evaluator.progress:

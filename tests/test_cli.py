@@ -1,0 +1,570 @@
+"""The commands as a user meets them: output, errors, exit codes, help."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bitsect
+from bitsect.cli import app, main
+from bitsect.metrics import METRICS
+from bitsect.run import Settings
+from bitsect.search import SEARCHES
+from bitsect.store import Folder
+from bitsect.tasks import TASKS
+from bitsect.values import PLACEMENTS
+
+COMMANDS = ("evaluate", "import-latency", "latency", "layers", "quantize", "search", "sensitivity")
+
+MINE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from bitsect.metrics import metric
+from bitsect.search.bisection import bisection
+
+print("a module that talks")
+
+def network():
+    torch.manual_seed(1)
+    layers = nn.Conv2d(1, 6, 3, bias=False), nn.ReLU(), nn.Conv2d(6, 6, 3, bias=False), nn.ReLU()
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(96, 5, bias=False))
+
+def shaped():
+    return network(), torch.zeros(2, 1, 8, 8)
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x.flatten(1) if x.sum() > 0 else -x.flatten(1)
+
+def branching():
+    return Branching()
+
+def broken():
+    raise RuntimeError("no weights here")
+
+@metric("single")
+def doubled(means, options):
+    print("a metric that talks")
+    return 2 * means["single"]
+
+def plain(means, options):
+    return means["single"]
+
+def task(outputs, labels):
+    print("a task that talks")
+    return F.cross_entropy(outputs, labels, reduction="none"), (outputs.argmax(1) == labels).float()
+
+def search(problem):
+    return bisection(problem)
+
+def lost(problem):
+    return None
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one object on stdout, which holds no NaN."""
+        assert self.code == 0, self.err
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(constant)
+
+        return json.loads(self.out, parse_constant=refuse)
+
+    @property
+    def error(self) -> str:
+        """The one line of an error."""
+        assert (self.code, self.out) == (1, "")
+        line = self.err.rstrip("\n").splitlines()[-1]
+        assert line.startswith("error: "), self.err
+        assert "Traceback" not in self.err
+        return line.removeprefix("error: ")
+
+
+Call = Callable[..., Said]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a module, samples good and bad, and plans."""
+    path = tmp_path_factory.mktemp("desk")
+    (path / "my_own.py").write_text(MINE)
+    sys.path.insert(0, str(path))
+    import my_own
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(32, 1, 8, 8)).astype(np.float32)
+    with torch.no_grad():
+        y = my_own.network()(torch.from_numpy(x)).argmax(1).numpy()
+    y[:2] = (y[:2] + 1) % 5  # two that the float network gets wrong
+    np.savez(path / "good.npz", x=x, y=y)
+    np.savez(path / "unlabelled.npz", x=x)
+    np.savez(path / "shape.npz", x=x[:, :, :5], y=y)
+    np.savez(path / "empty.npz", x=x[:0], y=y[:0])
+    np.savez(path / "nan.npz", x=np.where(np.arange(32)[:, None, None, None] == 7, np.nan, x), y=y)
+    np.savez(path / "label.npz", x=x, y=np.where(np.arange(32) == 9, 12, y))
+    (path / "text.npz").write_text("no archive")
+    (path / "cut.json").write_text('{"bitsect": "plan",')
+    (path / "strange.json").write_text('{"bitsect": "plan", "version": 1, "layers": {"conv9": "int8"}}')
+    sys.path.remove(str(path))
+    return path
+
+
+@pytest.fixture
+def call(desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["bitsect", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        return Said(int(end.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+MODEL = ("my_own:network", "--data", "good.npz")
+FEW = ("--probes", 8)
+
+
+@pytest.fixture(scope="module")
+def made(desk: Path) -> Path:
+    """A finished run that no test may write to."""
+    home = Path.cwd()
+    os.chdir(desk)
+    try:
+        bitsect.quantize("my_own:network", "good.npz", target=0.9, measuring={"probes": 8}, out=desk / "made")
+    finally:
+        os.chdir(home)
+    return desk / "made"
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+# ---- help and usage ------------------------------------------------------------------------------
+
+
+def test_the_commands_are_these(call: Call) -> None:
+    from typer.main import get_command
+
+    assert sorted(get_command(app).commands) == sorted(COMMANDS)  # type: ignore[attr-defined]
+    said = call("--help")
+    assert said.code == 0
+    assert all(name in said.out for name in COMMANDS)
+    assert call("--version").out == f"bitsect {bitsect.__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name: str, call: Call) -> None:
+    from typer.main import get_command
+
+    command = get_command(app).commands[name]  # type: ignore[attr-defined]
+    assert command.help
+    for option in command.params:
+        assert option.help, f"{name}: {option.name}"
+        assert (
+            option.help.rstrip()[-1] in ".)" or option.param_type_name == "argument" or "NAME" in option.help
+        )
+    said = call(name, "--help")
+    assert said.code == 0
+    assert said.err == ""
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert "--json" in said.out
+
+
+def test_help_lists_what_the_tables_hold(call: Call) -> None:
+    words = set(re.findall(r"[\w-]+", call("quantize", "--help").out))
+    assert {*METRICS, *SEARCHES, *TASKS, *PLACEMENTS} <= words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("quantize", *MODEL, "--target", "99%", "--max-drop", "1"), "--target or --max-drop, not both"),
+        (("quantize", *MODEL, "--max-drop", "much"), "--max-drop"),
+        (("quantize", *MODEL, "--target", "99%", "--probes", "0"), "--probes"),
+        (("quantize", "--target", "99%"), "MODEL"),
+        (("quantize", *MODEL, "--tarket", "99%"), "--tarket"),
+        (("sensitivity", *MODEL, "--agreement", "7"), "--agreement"),
+        (("quantise", *MODEL), "quantise"),
+    ],
+)
+def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], message: str, call: Call) -> None:
+    said = call(*arguments)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("my_own:network", {"data": "nowhere.npz"}, "nowhere.npz: no such file or folder: give"),
+        ("my_own:network", {"data": "text.npz"}, "text.npz: not an .npz archive"),
+        ("my_own:network", {"data": "my_own.py"}, "my_own.py: unknown kind of data: give"),
+        ("my_own:network", {"data": "empty.npz"}, "empty.npz: holds no samples"),
+        ("my_own:network", {"data": "nan.npz"}, "nan.npz: sample 7 has NaN"),
+        ("my_own:network", {"data": "label.npz"}, "row 9 has label 12, but the network has 5 classes"),
+        ("my_own:network", {"data": "shape.npz"}, "cannot be captured"),
+        ("my_own:shaped", {"data": "shape.npz"}, "(32, 1, 5, 8); the network takes batch × 1 × 8 × 8"),
+        ("my_own:network", {"data": "good.npz", "samples": "99"}, "99 samples asked for, it has 32"),
+        ("my_own:network", {}, "samples are needed: pass --data"),
+        ("my_own:nothing", {"data": "good.npz"}, "'my_own' has no 'nothing'"),
+        ("my_own:broken", {"data": "good.npz"}, "raised RuntimeError: no weights here"),
+        ("my_own:branching", {"data": "good.npz"}, "cannot be captured at"),
+        ("not_mine:network", {"data": "good.npz"}, "no module 'not_mine'"),
+        ("gone.pt2", {"data": "good.npz"}, "gone.pt2: no such file"),
+        ("my_own.py", {"data": "good.npz"}, "is not a .pt2 file"),
+        ("resnet", {"data": "good.npz"}, "unknown model 'resnet': use zoo:NAME"),
+        ("zoo:resnet", {}, "the zoo has no network 'resnet'; it has fashion-resnet"),
+        (
+            "my_own:network",
+            {"data": "good.npz", "plan": "strange.json"},
+            "strange.json: unknown layer 'conv9'",
+        ),
+        ("my_own:network", {"data": "good.npz", "plan": "cut.json"}, "cut.json: line 1: not JSON"),
+        ("my_own:network", {"data": "good.npz", "plan": "none.json"}, "none.json: no such plan"),
+        ("my_own:network", {"data": "good.npz", "plan": "."}, "cannot be read"),
+        ("my_own:network", {"data": "good.npz", "format": "int99"}, "format bits must be 2 to 8"),
+        (
+            "my_own:network",
+            {"data": "good.npz", "format": "eight"},
+            "unknown format 'eight': use float, int8",
+        ),
+        (
+            "my_own:network",
+            {"data": "good.npz", "placement": "x"},
+            "unknown placement 'x': use paper or onnx",
+        ),
+        (
+            "my_own:network",
+            {"data": "good.npz", "rounding": "x"},
+            "unknown rounding 'x': use squant or nearest",
+        ),
+        (
+            "my_own:network",
+            {"data": "good.npz", "range": "x"},
+            "unknown range 'x': use percentile, mse or max",
+        ),
+        ("my_own:network", {"data": "good.npz", "sign": "x"}, "unknown sign 'x': use signed or auto"),
+        ("my_own:network", {"data": "good.npz", "task": "x"}, "unknown task 'x': give classification"),
+        ("my_own:network", {"data": "good.npz", "batch-size": "0"}, "batch size 0 is not at least 1"),
+        ("my_own:network", {"data": "good.npz", "percentile": "0"}, "percentile 0 is not above 0"),
+        ("my_own:network", {"data": "good.npz", "input-shape": "8"}, "cannot be captured"),
+    ],
+)
+def test_bad_models_samples_and_plans_are_one_line(
+    model: str, options: dict[str, str], message: str, call: Call
+) -> None:
+    given = [part for name, value in options.items() for part in (f"--{name}", value)]
+    assert message in call("evaluate", model, *given, "--json").error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "what must be kept? pass --target"),
+        (("--target", "good"), "target 'good' is not a share above 0 and up to 1, such as 99.9%"),
+        (("--target", "0%"), "target '0%'"),
+        (("--target", "101%"), "target '101%'"),
+        (("--target", "99"), "target '99'"),
+        (("--max-drop", "-1"), "largest drop '-1.0'"),
+        (("--target", "99%", "--formats", ","), "no format to try besides float: name one"),
+        (("--target", "99%", "--formats", "int8,int1"), "format bits must be 2 to 8"),
+        (("--target", "99%", "--metric", "hesian"), "unknown metric 'hesian': did you mean 'hessian'?"),
+        (("--target", "99%", "--metric", "my_own:plain"), "does not say what it needs"),
+        (("--target", "99%", "--search", "x"), "unknown search 'x': use bisection, literal or progressive"),
+        (("--target", "99%", "--search", "my_own:nothing"), "'my_own' has no 'nothing'"),
+        (("--target", "99%", "--objective", "x"), "unknown objective 'x': use latency or size"),
+        (("--target", "99%", "--pairs", "x"), "unknown pairs 'x': use exact or linear"),
+        (("--target", "99%", "--loss", "x"), "unknown loss 'x': use task or kl"),
+        (("--target", "99%", "--clip", "x"), "unknown clip 'x': use pair or sum"),
+        (("--target", "99%", "--trace", "x"), "unknown trace 'x': use mean_trace or trace"),
+        (("--target", "99%", "--size-penalty", "-1"), "the size penalty must be"),
+        (("--target", "99%", "--score-format", "x"), "unknown format 'x'"),
+        (("--budget", "3ms"), "needs a latency table: pass --latency"),
+        (("--budget", "3", "--latency", "a100"), "latency budget '3' is not"),
+        (("--max-size", "12"), "size budget '12' is not a number and a unit such as 12MB"),
+        (("--target", "99%", "--out", "good.npz"), "good.npz is a file: a run needs a folder"),
+        (("--target", "99%", "--out", "."), "something else than a run"),
+    ],
+)
+def test_bad_questions_are_one_line_before_any_work(
+    options: tuple[str, ...], message: str, call: Call
+) -> None:
+    said = call("quantize", *MODEL, *options, "--json")
+    assert message in said.error
+    assert "calibrate" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--keep", "conv*=int8"), "pin 'conv*=int8': no layer matches 'conv*'"),
+        (("--keep", "first"), "pin 'first': expected PATTERN=FORMAT"),
+        (
+            ("--keep", "*=int2", "--target", "100%"),
+            "--keep *=int2: the target cannot be kept: with '0' (int2)",
+        ),
+        (("--latency", "none.json"), "none.json: no such latency table: use a100, or a file"),
+        (("--latency", "cut.json"), "cut.json: line 1"),
+        (("--search", "my_own:lost"), "the search returned a NoneType"),
+        (("--max-size", "1B"), "budget 1e-06MB: no plan fits the budget: the nearest (3 int4) is"),
+        (("--max-size", "0.2x"), "allow lower formats or raise the budget"),
+    ],
+)
+def test_what_a_network_cannot_do_is_one_line(
+    options: tuple[str, ...], message: str, run: Path, call: Call
+) -> None:
+    target = () if "--target" in options else ("--target", "90%")
+    assert message in call("search", run, *FEW, *target, *options).error
+
+
+@pytest.mark.parametrize("data", ["shape.npz", "nowhere.npz"])
+def test_test_samples_are_wanted_last_and_refused_first(data: str, call: Call) -> None:
+    said = call("quantize", *MODEL, "--target", "90%", "--test-data", data)
+    assert "takes batch × 1 × 8 × 8" in said.error or "nowhere.npz: no such file" in said.error
+    assert "calibrate" not in said.err
+
+
+def test_runs_that_are_none_in_use_or_of_something_else(run: Path, tmp_path: Path, call: Call) -> None:
+    target = ("--target", "90%")
+    assert "`bitsect quantize MODEL --out nowhere` makes one" in call("search", "nowhere", *target).error
+    assert "is not a run" in call("search", tmp_path, *target).error
+    changed = call("quantize", *MODEL, *target, "--out", run, "--rounding", "nearest").error
+    assert "rounding squant, not nearest: pass --fresh to start it anew, or choose another folder" in changed
+    folder = Folder(run)
+    assert "another bitsect is working in this run" in call("search", run, *target).error
+    folder.close()
+    (run / "run.json").write_text("{")
+    assert "pass --fresh" in call("search", run, *target).error
+
+
+def test_what_the_system_refuses_is_one_line(call: Call) -> None:
+    error = call("import-latency", "good.npz", "--out", "/dev/null/table.json").error
+    assert "good.npz" in error or "/dev/null" in error
+    assert call("quantize", *MODEL, "--target", "9%", "--out", "/dev/null/run").error
+
+
+# ---- evaluate ------------------------------------------------------------------------------------
+
+
+def test_evaluate(call: Call) -> None:
+    shown = call("evaluate", *MODEL, "--format", "int4", "--json").json
+    assert {"float", "plan"} <= shown.keys()
+    for row in (shown["float"], shown["plan"]):
+        assert {"accuracy", "loss", "samples", "size_mb"} <= row.keys()
+        assert row["samples"] == 32
+    assert shown["float"]["accuracy"] == 30 / 32
+    assert shown["float"]["size_mb"] == pytest.approx((6 * 9 + 36 * 9 + 96 * 5) * 2 / 1e6)
+    assert shown["plan"]["size_mb"] == shown["float"]["size_mb"] / 4
+    assert "ranges come from the judged samples themselves" in shown["notes"][0]
+    said = call("evaluate", *MODEL)
+    assert "93.75% (30/32)" in said.out
+    assert "3 int8" in said.out
+    assert "judged samples themselves" in said.err
+
+
+def test_evaluate_without_labels_is_agreement(call: Call) -> None:
+    shown = call("evaluate", "my_own:network", "--data", "unlabelled.npz", "--json").json
+    assert shown["agreement"] is True
+    assert shown["float"]["accuracy"] == 1
+    assert "no labels" in shown["notes"][0]
+    assert "no labels" in call("evaluate", "my_own:network", "--data", "unlabelled.npz").err
+
+
+def test_evaluate_takes_every_setting(call: Call) -> None:
+    options = ("--placement", "onnxruntime", "--rounding", "nearest", "--range", "mse", "--sign", "signed")
+    options += ("--batch-size", "5", "--threads", "1", "--task", "my_own:task", "--samples", "20")
+    said = call("evaluate", *MODEL, *options, "--calibration", "unlabelled.npz", "--json")
+    assert said.json["plan"]["samples"] == 20
+    assert said.json["notes"] == []
+    assert "a task that talks" in said.err
+
+
+# ---- sensitivity ---------------------------------------------------------------------------------
+
+
+def test_sensitivity(run: Path, call: Call) -> None:
+    shown = call("sensitivity", run, *FEW, "--json").json
+    assert shown["metric"] == "aughessian"
+    assert [layer["name"] for layer in shown["layers"]] == ["0", "2", "5"]
+    assert all(layer.keys() == {"name", "score", "standard_error"} for layer in shown["layers"])
+    assert -1 <= shown["split_half"] <= 1
+    said = call("sensitivity", run, *FEW)
+    scores = [float(line.split()[1]) for line in said.out.splitlines() if re.match(r"[025] ", line)]
+    assert scores == sorted(scores, reverse=True)
+    assert "Two halves of the samples agree" in said.err
+    assert call("sensitivity", run, "--metric", "random", "--json").json["split_half"] is None
+
+
+def test_until_stable_says_how_many_samples_it_took(call: Call) -> None:
+    ask = ("sensitivity", *MODEL, "--metric", "single", "--loss", "kl", "--batch-size", "4", "--until-stable")
+    said = call(*ask, "--agreement", "0")
+    count = int(re.findall(r"Stable at 0 with (\d+) samples", said.err)[0])
+    assert f"{count} samples" in said.out
+    assert call(*ask, "--agreement", "1", "--json").json["samples"] <= 32
+
+
+def test_ones_own_metric_task_and_search_from_the_current_folder(call: Call) -> None:
+    """In a process that knows nothing of the folder yet, and with parts that print."""
+    ask = ("quantize", *MODEL, "--metric", "my_own:doubled", "--search", "my_own:search")
+    said = call(*ask, "--task", "my_own:task", "--target", "90%", "--test-data", "good.npz", "--json")
+    assert said.json["metric"] == "doubled"
+    assert said.json["test"]["target_met"] is True
+    assert "a metric that talks" in said.err
+
+
+# ---- quantize and search -------------------------------------------------------------------------
+
+
+def test_quantize(call: Call, tmp_path: Path) -> None:
+    ask = ("quantize", *MODEL, *FEW, "--target", "90%", "--test-data", "good.npz", "--out", tmp_path / "run")
+    shown = call(*ask, "--json").json
+    assert shown["target_met"] is True
+    assert shown["test"]["target_met"] is True
+    for row in (shown["float"], shown["plan"], shown["test"]["float"], shown["test"]["plan"]):
+        assert {"accuracy", "loss", "samples", "size_mb"} <= row.keys()
+        assert "latency_ms" not in row
+    assert "float" in shown["formats"]
+    assert sum(shown["formats"].values()) == 3
+    assert shown["evaluations"] > 0
+    assert {"capture", "calibrate", "traces", "pairs", "search"} <= shown["seconds"].keys()
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert plan["bitsect"] == "plan"
+    assert list(plan["layers"]) == ["0", "2", "5"]
+
+    again = call(*ask)
+    assert "Plans judged by the search: 0." in again.out
+    assert "Target 90%: kept on the calibration samples, kept on the test samples." in again.out
+    assert [line.split()[0] for line in again.out.splitlines()[2:4]] == ["float", "all"]
+    assert max(map(len, again.out.splitlines())) <= 80
+    assert f"Plan written to {tmp_path / 'run' / 'plan.json'}" in again.err
+    judged = call("evaluate", *MODEL, "--plan", tmp_path / "run" / "plan.json", "--json").json
+    assert judged["plan"]["accuracy"] == shown["plan"]["accuracy"]
+    assert judged["plan"]["loss"] == shown["plan"]["loss"]
+
+
+def test_search_solves_again_and_measures_nothing(run: Path, call: Call) -> None:
+    before = {file.name: file.stat().st_size for file in (run / "journals").iterdir()}
+    shown = call("search", run, *FEW, "--target", "99%", "--metric", "hessian", "--json").json
+    assert shown["metric"] == "hessian"
+    assert shown["test"] is None
+    after = {file.name: file.stat().st_size for file in (run / "journals").iterdir()}
+    assert {name for name in after if after[name] != before.get(name)} <= {"evaluated.journal"}
+    assert (
+        call("search", run, *FEW, "--target", "99%", "--metric", "hessian", "--json").json["evaluations"] == 0
+    )
+
+
+def test_latency_columns_appear_with_a_table(run: Path, call: Call) -> None:
+    ask = ("search", run, *FEW, "--latency", "a100", "--test-data", "good.npz")
+    shown = call(*ask, "--target", "90%", "--json").json
+    for row in (shown["float"], shown["plan"], shown["test"]["plan"]):
+        assert {"latency_ms", "latency_ratio", "size_ratio"} <= row.keys()
+    assert shown["float"]["latency_ratio"] == 1
+    said = call(*ask, "--target", "90%")
+    assert "latency" in said.out.splitlines()[0]
+    assert max(map(len, said.out.splitlines())) <= 80
+    ratio = call(*ask, "--budget", "0.8x", "--json").json
+    assert ratio["plan"]["latency_ratio"] <= 0.8
+    assert ratio["target"] is None
+
+
+def test_the_two_ends_and_the_largest_drop(run: Path, call: Call) -> None:
+    none = call("search", run, "--metric", "random", "--target", "100%", "--formats", "int2")
+    assert "Plan: 3 float layers." in none.out
+    assert "nothing lower keeps the target of 100%" in " ".join(none.out.split())
+    every = call("search", run, "--metric", "random", "--max-drop", "99")
+    assert "Plan: 3 int4 layers." in every.out
+    assert "the lowest format already keeps the target" in " ".join(every.out.split())
+    assert call("search", run, "--metric", "random", "--max-drop", "0.5", "--json").json["target_met"] is True
+
+
+def test_pins_and_formats(run: Path, call: Call) -> None:
+    ask = ("search", run, "--metric", "single", "--target", "50%", "--json")
+    pins = ("--keep", "kind:conv2d=int8", "--keep", "last=float", "--keep", "[2]=float,int4")
+    call(*ask, *pins).json  # noqa: B018
+    plan = json.loads((run / "plan.json").read_text())["layers"]
+    assert (plan["0"], plan["5"]) == ("int8", "float")
+    assert plan["2"] in ("float", "int4")
+    shown = call(*ask, "--formats", "w8a16, w4a16", "--score-format", "each").json
+    assert shown["formats"].keys() <= {"float", "w8a16", "w4a16"}
+    assert shown["uniform"].keys() == {"w8a16", "w4a16"}
+    assert (run / "scores-single-w4a16.json").exists()
+
+
+def test_a_run_of_python_objects_is_searched_from_the_command_line(tmp_path: Path, call: Call) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    result = bitsect.quantize(
+        network,
+        torch.randn(16, 1, 8, 8),
+        target=0.9,
+        metric="single",
+        settings=Settings(threads=1, rounding="nearest"),
+        out=tmp_path / "run",
+    )
+    shown = call("search", tmp_path / "run", "--target", "90%", "--metric", "single", "--json").json
+    assert shown["evaluations"] == 0
+    assert shown["agreement"] is True
+    assert shown["plan"] == result.to_json()["plan"]
+    assert call("evaluate", tmp_path / "run", "--json").json["plan"]["loss"] == shown["plan"]["loss"]
+
+
+# ---- latency -------------------------------------------------------------------------------------
+
+
+def test_latency_by_layer_and_format(call: Call) -> None:
+    ask = ("latency", "my_own:shaped", "--table", "a100")
+    shown = call(*ask, "--json").json
+    assert [layer["name"] for layer in shown["layers"]] == ["0", "2", "5"]
+    assert shown["ratio"].keys() == {"int8", "int4", "int4_first_last_int8"}
+    said = call(*ask)
+    assert f"16 bit: {shown['baseline_ms']:.3f} ms" in said.out
+    assert "fitted" in said.err
+    assert "no such latency table" in call("latency", "my_own:shaped", "--table", "v100").error
+    assert "gives no example input: pass --input-shape" in call("latency", "my_own:network").error
+
+
+# ---- a process of its own ------------------------------------------------------------------------
+
+
+def test_modules_of_the_current_folder_are_found(tmp_path: Path) -> None:
+    """As a user has it: no module was named before, and the network is not theirs."""
+    (tmp_path / "mylab.py").write_text(MINE)
+    command = [sys.executable, "-m", "bitsect", "quantize", "zoo:fashion-mobilenet", "--target", "9%"]
+    command += ["--metric", "mylab:doubled", "--search", "mylab:search", "--data", "nothing.npz"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    talk, stage, error = done.stderr.splitlines()
+    assert (talk, stage) == ("a module that talks", "capture …")
+    assert error.startswith("error: nothing.npz: no such file or folder: give")
