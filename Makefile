@@ -15,7 +15,7 @@ demo: .venv/.core
 	@for network in resnet mobilenet transformer; do \
 		echo; echo "── zoo:fashion-$$network ──"; \
 		$(BIN)/bitsect quantize zoo:fashion-$$network --target 99% --samples 512 \
-			--latency a100 --out runs/demo-$$network || exit 1; \
+			--out runs/demo-$$network || exit 1; \
 	done
 
 test: check
