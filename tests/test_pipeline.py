@@ -310,7 +310,7 @@ def test_one_process_works_in_a_run_at_a_time(run: Path) -> None:
         ({"settings": {"batch_size": 8}}, "batch size 64, not 8"),
         ({"task": "classification-top5"}, "task classification, not classification-top5"),
         ({"samples": images(8)}, "data fingerprint"),
-        ({"draw": 5}, "data options"),
+        ({"draw": 5}, 'data options {}, not {"samples": 5, "seed": 0}'),
         ({"model": Small().eval()}, "model fingerprint"),
     ],
 )
@@ -320,6 +320,18 @@ def test_what_changed_is_named_with_both_ways_out(run: Path, change: dict[str, A
         quantize(given.pop("model"), given.pop("samples"), out=run, **given)
     assert "--fresh" in str(caught.value)
     assert "--out" in str(caught.value)
+
+
+def test_a_draw_of_a_run_is_not_another_draw(run: Path) -> None:
+    with pytest.raises(RunError, match="data options"):
+        bitsect.quantize(run, target=0.9, draw=5)
+
+
+def test_a_network_without_layers_is_refused() -> None:
+    with pytest.raises(BitsectError, match="no layer to quantise"):
+        quantize(nn.Flatten(), images())
+    with pytest.raises(BitsectError, match="no weights, only shapes"):
+        quantize(small().to("meta"), images())
 
 
 def test_what_is_not_given_is_the_runs_own(tmp_path: Path) -> None:

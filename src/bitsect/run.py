@@ -22,7 +22,7 @@ from .calibrate import METHODS, SIGNS, calibrate
 from .capture import capture
 from .data import Samples, load_samples
 from .data.load import MEMORY
-from .errors import BitsectError, RunError
+from .errors import BitsectError, CaptureError, RunError
 from .evaluate import Evaluator
 from .measure import (
     Context,
@@ -308,12 +308,12 @@ def open_run(
             chosen = {field.name: known[field.name] for field in fields(Settings)} | chosen
             options = known["data_options"] | options
             if model == MODEL_FILE:
-                model, trust = _stored(folder, MODEL_FILE), True
+                model = _stored(folder, MODEL_FILE)
                 written |= {"model", "model_fingerprint"}
             if data is None and known["data"] == MEMORY:
                 data = replace(_read_samples(_stored(folder, SAMPLES_FILE)), options=options)
                 options = {}
-                written |= {"data", "data_options", "data_fingerprint"}
+                written |= {"data", "data_fingerprint"}
             elif data is None:
                 data = known["data"]
         judged_by, resolved = task_named(task or "classification"), Settings(**chosen).resolved()
@@ -322,6 +322,7 @@ def open_run(
             if input_shape is not None:
                 example = parse_example(input_shape)
             program, spec = _captured(model, samples, example, resolved.embeddings, device, trust)
+        _check(program)
         identity = {
             "model": spec,
             "model_fingerprint": program.fingerprint,
@@ -383,6 +384,15 @@ def _captured(
     if example is None and isinstance(model, nn.Module):
         example = samples.inputs(slice(0, 2))
     return capture(model, example, embeddings=embeddings, device=device), spec
+
+
+def _check(program: Program) -> None:
+    if not program.layers:
+        raise CaptureError("the network has no layer to quantise: `bitsect layers` says what it is made of")
+    if program.device.type == "meta":
+        raise CaptureError(
+            "the network has no weights, only shapes: `bitsect layers` and `bitsect latency` work on it"
+        )
 
 
 def _task(known: Mapping[str, Any], folder: Folder) -> Task:

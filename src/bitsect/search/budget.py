@@ -31,9 +31,7 @@ def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) 
     candidates = _spread(_fitting(problem, excess))
     candidates += [plan for plan in asked if plan not in candidates and excess(plan) <= 0]
     best = max(candidates, key=lambda plan: trials.complete(plan).exact)
-    trials.steps.append(
-        f"{_counts(best)}: the most accurate of {len(candidates)} plans judged within the budget"
-    )
+    trials.steps.append(f"{_counts(best)}: the most accurate within the budget, of {len(candidates)} judged")
     return trials.found(best)
 
 
