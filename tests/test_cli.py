@@ -543,6 +543,11 @@ def test_a_run_of_python_objects_is_searched_from_the_command_line(tmp_path: Pat
 # ---- latency -------------------------------------------------------------------------------------
 
 
+def test_layers_and_latency_of_a_run(run: Path, call: Call) -> None:
+    assert call("layers", run, "--json").json["totals"]["layers"] == 3
+    assert call("latency", run, "--json").json["baseline_ms"] > 0
+
+
 def test_latency_by_layer_and_format(call: Call) -> None:
     ask = ("latency", "my_own:shaped", "--table", "a100")
     shown = call(*ask, "--json").json

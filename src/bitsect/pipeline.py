@@ -195,7 +195,10 @@ def capture_model(
     embeddings: bool = False,
     device: str | torch.device | None = None,
 ) -> Program:
-    """The program of the network that `spec` names."""
+    """The program of the network that `spec` names, or that the run in this folder is of."""
+    if is_folder(spec):
+        with open_run(spec, trust=trust) as run:
+            return run.program
     network = load_model(spec, trust=trust)
     if input_shape is not None:
         example = parse_example(input_shape)

@@ -11,7 +11,7 @@ from .app import (
     EmbeddingsOption,
     InputShapeOption,
     JsonOption,
-    ModelArgument,
+    ModelOrRunArgument,
     TrustOption,
     app,
 )
@@ -19,7 +19,7 @@ from .app import (
 
 @app.command()
 def latency(
-    model: ModelArgument,
+    model: ModelOrRunArgument,
     table: Annotated[str, typer.Option("--table", help="a100 or FILE.json.")] = "a100",
     formats: Annotated[str, typer.Option("--formats", help="Formats to show, besides float.")] = "int8,int4",
     embeddings: EmbeddingsOption = False,

@@ -94,7 +94,8 @@ def _show(result: Result, json: bool) -> None:
             cells.append("–" if ms is None or ratio is None else f"{ms:.3g} ms {ratio:4.0%}")
         macs = row.plan.macs(result.run.program.layers)
         shares = [macs[name] / (sum(macs.values()) or 1) if name in macs else None for name in formats]
-        cells += ["–" if share is None else f"{share:.1%}" for share in shares]
+        digits = 1 if len(formats) <= 3 else 0  # so that a line has room for them
+        cells += ["–" if share is None else f"{share:.{digits}%}" for share in shares]
         table.add_row(row.name, *cells)
     stdout.print(table)
     stdout.print(f"Under {', '.join(formats)}: the share of the multiply-adds.\n", style="dim")
