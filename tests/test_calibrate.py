@@ -425,28 +425,51 @@ class ByHand:
             return x
         return self.at(place, x, layers, 8, positive)
 
-    def bias_error(self, name: str) -> Tensor | float:
-        """What the layer's bias gains by being a multiple of (input scale × weight scale), after folding."""
-        if name not in self.rounded or self.observing or self.placement is PAPER:
-            return 0.0
-        layer, bits = getattr(self.model, name), self.rounded[name]
-        scales = layer.weight.detach().flatten(1).abs().amax(1) / (2 ** (bits - 1) - 1)
-        bias = torch.zeros(()) if layer.bias is None else layer.bias.detach().double()
-        if name in self.model.norms:
-            norm = self.model.norms[name]
+    def integer(self, name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+        """ONNX Runtime's sums of codes with the bias in integers, and what one unit of them is worth."""
+        layer, norm = getattr(self.model, name), getattr(self.model.norms, name, None)
+        scales = layer.weight.detach().flatten(1).abs().amax(1) / (2 ** (self.rounded[name] - 1) - 1)
+        spread = (-1, *[1] * (x.ndim - 2))
+        codes = (self.weight(name) / scales.reshape(-1, *[1] * (layer.weight.ndim - 1))).round().double()
+        bias = 0.0 if layer.bias is None else layer.bias.detach().double()
+        if norm is not None:
             factor = norm.weight.double() * (norm.running_var.double() + norm.eps).rsqrt()
+            bias = norm.bias.double() + bias * factor - norm.running_mean.double() * factor
+            codes = codes * factor.sign().reshape(-1, 1, 1, 1)
             scales = (scales.double() * factor.abs()).float()
-            bias = norm.bias.double() - norm.running_mean.double() * factor
-        steps = (self.scale * scales).double()  # the input was the last value rounded
-        return ((bias / steps).round() * steps - bias).float()
+        taken = (x / self.scale).round().double()  # the last value that was rounded is the layer's input
+        if x.ndim == 2:
+            total = F.linear(taken, codes)
+        else:
+            total = F.conv2d(taken, codes, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+        units = self.scale * scales
+        return (total + (bias / units.double()).round().reshape(spread)).float(), units.reshape(spread)
+
+    def add(self, place: str, addends: dict[str, tuple[Tensor, bool]], layers: str) -> Tensor:
+        """The sum of named addends (and whether they are signed), rectified; an integer where both are."""
+        first, second = (x for x, _ in addends.values())
+        whole = self.placement is ONNXRUNTIME and all(name in self.rounded for name in layers.split())
+        if self.observing or not whole:
+            return self.result(place, F.relu(first + second), layers, True)
+        zeros = [128 * signed for _, signed in addends.values()]
+        a, b = (torch.tensor(self.amax[p] / (127 if s else 255)) for p, (_, s) in addends.items())
+        c = torch.tensor(self.amax[place] / 255)
+        rest = 0 - ((a / c) * zeros[0] + (b / c) * zeros[1])
+        part = ((second / b).round().double() + zeros[1]) * (b / c).double() + rest.double()
+        total = ((first / a).round().double() + zeros[0]) * (a / c).double() + part.float().double()
+        return total.float().round().clamp(0, 255) * c
 
     def conv(self, name: str, x: Tensor, after: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        layer, error = getattr(self.model, name), self.bias_error(name)
+        layer = getattr(self.model, name)
+        if self.placement is ONNXRUNTIME and name in self.rounded and not self.observing:
+            total, units = self.integer(name, x)
+            high = 127 if after is None else 255
+            scale = torch.tensor(self.amax[f"{name}.output"] / high)
+            return (total * (units / scale)).round().clamp(-128 if after is None else 0, high) * scale
         y = F.conv2d(
             x, self.weight(name), layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups
         )
         y = self.model.norms[name](y) if name in self.model.norms else y
-        y = y if isinstance(error, float) else y + error[:, None, None]
         y = y if after is None else after(y)
         return self.result(f"{name}.output", y, name, after is not None)
 
@@ -467,16 +490,19 @@ class ByHand:
         x, taken = self.pooled(x, "stem.output", "a", "stem")
         y = self.conv("a", taken, F.relu)
         y = self.conv("b", self.at("a.output", y, "b", self.rounded.get("b"), True))
-        x = self.result("sum 1", F.relu(y + x), "b stem", True)
+        x = self.add("sum 1", {"b.output": (y, True), "stem.output": (x, False)}, "b stem")
         y = self.conv("c", self.at("sum 1", x, "c", self.rounded.get("c"), True), F.relu6)
         y = self.conv("d", self.at("c.output", y, "d", self.rounded.get("d"), True))
         z = self.conv("e", self.at("sum 1", x, "e", self.rounded.get("e"), True))
-        x = self.result("sum 2", F.relu(y + z), "d e", True)
+        x = self.add("sum 2", {"d.output": (y, True), "e.output": (z, True)}, "d e")
         x, taken = self.pooled(x, "sum 2", "f", "d e")
         y = self.conv("f", taken, F.relu)
         x = (y + x * 0.5).flatten(1)  # of a value that no kernel rounds: this sum stays in float
         taken = self.at("head", x, "head", self.rounded.get("head"), True)
-        return F.linear(taken, self.weight("head"), self.model.head.bias) + self.bias_error("head")
+        if self.placement is ONNXRUNTIME and "head" in self.rounded and not self.observing:
+            total, units = self.integer("head", taken)
+            return total * units
+        return F.linear(taken, self.weight("head"), self.model.head.bias)
 
 
 ALL = ("stem", "a", "b", "c", "d", "e", "f", "head")

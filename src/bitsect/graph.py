@@ -334,7 +334,8 @@ class _Reader:
             ]
             if len(addends) == 2 and addends[0].meta["val"].shape == addends[1].meta["val"].shape:
                 path = _join(module_path(node), f"{node.name}.sum")
-                found.append(Sum(self._tensor(_rectified(node), path), (addends[0], addends[1])))
+                tensor = self._tensor(_rectified(node), path)
+                found.append(Sum(node, tensor, (addends[0], addends[1])))
         return tuple(found)
 
     # What stays in float

@@ -168,6 +168,19 @@ def is_rectifier(node: Node) -> bool:
     return name in ("hardtanh", "clamp", "clamp_min") and _lower_bound(node) == 0
 
 
+def rectifier_bounds(node: Node) -> tuple[float, float]:
+    """What a rectifier clamps to."""
+    name = operator_name(node.target)
+    if name == "relu6":
+        return 0.0, 6.0
+    bound = None
+    if name in ("hardtanh", "clamp"):
+        default = 1.0 if name == "hardtanh" else None
+        bound = (*node.args, None, None)[2]
+        bound = node.kwargs.get("max_val", node.kwargs.get("max", default)) if bound is None else bound
+    return 0.0, float(bound) if isinstance(bound, int | float) else float("inf")
+
+
 def _lower_bound(node: Node) -> float | None:
     if operator_name(node.target) == "hardtanh":
         bound = node.args[1] if len(node.args) > 1 else node.kwargs.get("min_val", -1.0)

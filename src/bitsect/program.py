@@ -7,7 +7,7 @@ any layer are a state from which the rest can be run again, as often as wanted, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -60,18 +60,24 @@ class Multiply:
 class Sum:
     """A residual sum: two activations of one shape added, with a following rectifier."""
 
+    node: Node
     tensor: str
     addends: tuple[Node, Node]
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a plan does to a program: operands replaced, operands rounded, results shifted and rounded."""
+    """What a plan does to a program: operands replaced, operands rounded, results rounded.
+
+    A kernel does a step in an arithmetic of its own, from the step's operator and arguments, and may
+    include steps after it: these are `done` and hand on what they are given.
+    """
 
     weights: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     inputs: Mapping[tuple[str, int], Grid] = field(default_factory=dict)
     results: Mapping[str, Grid] = field(default_factory=dict)
-    shifts: Mapping[str, Tensor] = field(default_factory=dict)  # what a rounded bias adds, per channel
+    kernels: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
+    done: Collection[str] = ()
 
 
 FLOAT_ROUNDING = Rounding()
@@ -468,17 +474,21 @@ class Program:
         for index in range(start, stop):
             node = self._steps[index]
             args, kwargs = map_arg(node.args, read), map_arg(node.kwargs, read)
-            multiply = self._multiply_at.get(node)
-            if multiply is not None:
-                args = _with_operands(multiply, args, rounding, operand)
-            result = node.target(*args, **kwargs)  # type: ignore[operator]
+            result: Any
+            grid = None
+            if node.name in rounding.done:
+                result = args[0]
+            elif node.name in rounding.kernels:
+                result = rounding.kernels[node.name](node.target, args, kwargs)
+            else:
+                multiply = self._multiply_at.get(node)
+                if multiply is not None:
+                    args = _with_operands(multiply, args, rounding, operand)
+                result = node.target(*args, **kwargs)  # type: ignore[operator]
+                grid = rounding.results.get(node.name)
             if made is not None:
                 made(node, result)
-            if node.name in rounding.shifts:
-                result = result + rounding.shifts[node.name]
-            if node.name in rounding.results:
-                result = rounding.results[node.name].round(result)
-            values[node] = result
+            values[node] = result if grid is None else grid.round(result)
             for dead in self._dying[index]:
                 values.pop(dead, None)
 

@@ -33,8 +33,11 @@ class Grid:
         scale = float(torch.tensor(range.amax / high, dtype=torch.float32)) or 1.0
         return cls(scale, 0 if range.unsigned else -high - full, high)
 
+    def codes(self, x: Tensor) -> Tensor:
+        return torch.div(x, self.scale).round_().clamp_(self.low, self.high)
+
     def round(self, x: Tensor) -> Tensor:
-        return torch.div(x, self.scale).round_().clamp_(self.low, self.high).mul_(self.scale)
+        return self.codes(x).mul_(self.scale)
 
 
 @dataclass(frozen=True)

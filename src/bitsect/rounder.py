@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.fx import Node
 
 from .errors import PlanError
-from .folding import INTEGER_CONVOLUTIONS, Folded, IntegerBias, has_integer_kernel
+from .folding import Folded
+from .integer import INTEGER_CONVOLUTIONS, IntegerLayer, IntegerSum, absorbed, has_integer_kernel
 from .operators import operator_name, through_reshapes
 from .program import Multiply, Operand, Program, Rounding
 from .quantizer import Codes, Grid, quantize_weight
@@ -33,8 +34,9 @@ class Rounder:
             raise PlanError(f"unknown rounding '{rounding}': use {' or '.join(ROUNDINGS)}")
         self.program, self.ranges, self.placement, self.rounding = program, ranges, placement, rounding
         self._layers = {layer.name for layer in program.layers}
-        self._weights: dict[tuple[Node, Format], tuple[Tensor, Tensor]] = {}  # with the scale of each channel
+        self._weights: dict[tuple[Node, Format], Tensor] = {}
         self._folded: dict[Node, Folded] = {}
+        self._layers_in_integers: dict[tuple[Node, Format, Grid, Grid | None], IntegerLayer] = {}
 
     def __call__(self, plan: Plan) -> Rounding:
         for name in sorted(plan.formats.keys() ^ self._layers):
@@ -49,7 +51,6 @@ class Rounder:
         results = self._results(chosen) if self.placement.outputs else {}
         weights: dict[tuple[str, int], Tensor] = {}
         inputs: dict[tuple[str, int], Grid] = {}
-        shifts: dict[str, Tensor] = {}
         for multiply, format in chosen:
             for position, operand in enumerate(multiply.operands):
                 key = (multiply.node.name, position)
@@ -57,12 +58,9 @@ class Rounder:
                     weights[key] = self.weight(multiply.layer, operand, format)
                 elif format.activation_bits is not None:
                     inputs[key] = self._input_grid(operand, format.activation_bits, results)
-            if self.placement.outputs and has_integer_kernel(multiply, format):
-                bias = self.integer_bias(multiply, format, inputs[multiply.node.name, 0])
-                if bias is not None:
-                    folded = self.folded(multiply)
-                    shifts[folded.node.name] = folded.broadcast(bias.error)
-        return Rounding(weights, inputs, results, shifts)
+        if not self.placement.outputs:
+            return Rounding(weights, inputs)
+        return Rounding(weights, inputs, results, *self._kernels(chosen, inputs, results))
 
     def codes(self, layer: str, operand: Operand, format: Format) -> Codes:
         """The integer codes and scales of a weight."""
@@ -74,29 +72,16 @@ class Rounder:
             raise PlanError(f"layer '{layer}': {error}") from None
 
     def weight(self, layer: str, operand: Operand, format: Format) -> Tensor:
-        return self._weight(layer, operand, format)[0]
+        key = (operand.node, Format(format.weight_bits, None, format.group_size))
+        if key not in self._weights:
+            self._weights[key] = self.codes(layer, operand, format).weight
+        return self._weights[key]
 
     def folded(self, multiply: Multiply) -> Folded:
         """The layer's batch norm and bias in one."""
         if multiply.node not in self._folded:
             self._folded[multiply.node] = Folded.of(self.program, multiply)
         return self._folded[multiply.node]
-
-    def integer_bias(self, multiply: Multiply, format: Format, grid: Grid) -> IntegerBias | None:
-        """The bias that an integer kernel adds if its input lies on `grid`; None without a bias."""
-        assert multiply.weight is not None
-        scales = self._weight(multiply.layer, multiply.weight, format)[1]
-        return self.folded(multiply).integer_bias(scales, grid.scale)
-
-    def _weight(self, layer: str, operand: Operand, format: Format) -> tuple[Tensor, Tensor]:
-        key = (operand.node, Format(format.weight_bits, None, format.group_size))
-        if key not in self._weights:
-            made = self.codes(layer, operand, format)
-            assert operand.layout is not None
-            kernels, scales = operand.layout.to_kernels(made.codes), operand.layout.to_kernels(made.scales)
-            used = kernels.flatten(1).any(1)
-            self._weights[key] = made.weight, torch.where(used, scales[:, 0, 0], 0)
-        return self._weights[key]
 
     def grid(self, tensor: str, bits: int) -> Grid:
         # A runtime's 8-bit tensors saturate at −128: to stop at −127 would cost it a pass of its own.
@@ -132,6 +117,49 @@ class Rounder:
             if all(through_pooling(addend).name in results for addend in total.addends):
                 results[self.program.tensors[total.tensor].name] = self.grid(total.tensor, KERNEL_BITS)
         return results
+
+    def _kernels(
+        self,
+        chosen: Sequence[tuple[Multiply, Format]],
+        inputs: dict[tuple[str, int], Grid],
+        results: dict[str, Grid],
+    ) -> tuple[dict[str, IntegerLayer | IntegerSum], set[str]]:
+        """What ONNX Runtime computes in integers, and the steps that its kernels include."""
+        kernels: dict[str, IntegerLayer | IntegerSum] = {}
+        done: set[str] = set()
+        for multiply, format in chosen:
+            if not has_integer_kernel(multiply, format):
+                continue
+            folded, end = self.folded(multiply), self.program.tensors[multiply.output]
+            grid = results.get(end.name)  # None after a linear layer, which leaves its output in float
+            rest = set() if grid is None else absorbed(folded.node, end, grid)
+            if rest is not None:
+                taken = inputs[multiply.node.name, 0]
+                kernels[multiply.node.name] = self._integer_layer(multiply, format, taken, grid)
+                done |= rest | {step.name for step in folded.steps}
+        for total in self.program.sums:
+            end = self.program.tensors[total.tensor]
+            grid = results.get(end.name)
+            rest = None if grid is None else absorbed(total.node, end, grid)
+            exact = total.node.meta["val"].dtype == torch.float32 and not total.node.kwargs
+            if grid is not None and rest is not None and exact:
+                first, second = (results[through_pooling(addend).name] for addend in total.addends)
+                kernels[total.node.name] = IntegerSum(first, second, grid)
+                done |= rest
+        return kernels, done
+
+    def _integer_layer(
+        self, multiply: Multiply, format: Format, input: Grid, output: Grid | None
+    ) -> IntegerLayer:
+        key = (multiply.node, format, input, output)
+        if key not in self._layers_in_integers:
+            weight = multiply.weight
+            assert weight is not None
+            assert weight.layout is not None
+            made = self.codes(multiply.layer, weight, format)
+            folded = self.folded(multiply)
+            self._layers_in_integers[key] = IntegerLayer.of(made, weight.layout, folded, input, output)
+        return self._layers_in_integers[key]
 
 
 def through_pooling(node: Node) -> Node:
