@@ -1,0 +1,1 @@
+"""EXPORTERS: ways out, each proven by running what was written."""

@@ -1,0 +1,355 @@
+"""The edit that makes a quantised model of a marked one: every mark gives way to what the plan does there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import ExportError
+from ..folding import Folded
+from ..integer import IntegerLayer
+from ..program import Multiply, Program, Rounding
+from ..quantizer import Grid
+from ..rounder import Rounder
+from ..values import Format, Plan
+from .marks import DOMAIN, Marked
+from .nodes import Node, Nodes, Value, attribute, input_of, replace, set_input
+from .target import Note, Target, bits_of, code_limits, deviations
+from .weights import Array, CodedWeight, folded_weight, to_array
+
+KERNELS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Gather")
+# What leaves every value on the grid it was on.
+PASSES_ON = ("Pad", "Slice", "MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Expand")
+
+
+@dataclass
+class Site:
+    """Where a multiply ended up in the ONNX graph."""
+
+    multiply: Multiply
+    format: Format
+    marks: list[Node]  # of its operands
+    routes: list[list[Node]]  # from each mark, the nodes up to and with the kernel
+    kernel: Node  # None where none of the known ones is found
+
+    @property
+    def name(self) -> str:
+        return self.multiply.place.name
+
+    @property
+    def op_type(self) -> str:
+        return "" if self.kernel is None else str(self.kernel.op_type)
+
+
+class Edit:
+    """One pass over a marked model, in place."""
+
+    def __init__(
+        self,
+        program: Program,
+        rounder: Rounder,
+        plan: Plan,
+        rounding: Rounding,
+        marked: Marked,
+        target: Target,
+    ) -> None:
+        self.program, self.rounder, self.rounding, self.target = program, rounder, rounding, target
+        self.nodes, self.results = Nodes(marked.model.graph), marked.results
+        self.grids: dict[Value, Grid] = {}  # of values that are rounded already
+        self.rounded: dict[tuple[Value, Grid], Value] = {}
+        self.notes: dict[tuple[str, str], list[str]] = {}
+        for node in self.nodes:
+            if node.op_type == "Conv":
+                self._absorb_padding(node)
+        self.sites = [_site(multiply, plan[multiply.layer], marked) for multiply in program.multiplies]
+
+    def run(self) -> tuple[Note, ...]:
+        for site in self.sites:
+            self._drop_batch_norm(site)
+        for name, mark in self.results.items():
+            grid = self.rounding.results[name]
+            replace(mark.outputs[0], self._round(self._unrectified(mark.inputs[0], grid), grid))
+        for site in self.sites:
+            self._write_layer(site)
+        for node in self.nodes:
+            if node.op_type == "Add":
+                self._round_addends(node)
+        for site in self.sites:
+            if site.format.is_float and not self.target.packs:
+                self._keep_float(site)
+        return tuple(Note(tuple(layers), *why) for why, layers in self.notes.items())
+
+    # What kernels take over
+
+    def _absorb_padding(self, conv: Node) -> None:
+        """Let a convolution do the zero padding in front of it: zero is zero on every grid."""
+        reader, pad = conv, conv.inputs[0].producer()
+        if pad is not None and pad.domain == DOMAIN:
+            reader, pad = pad, pad.inputs[0].producer()
+        if pad is None or pad.op_type != "Pad" or attribute(pad, "mode", "constant") != "constant":
+            return
+        pads, fill = (self.nodes.constant(input_of(pad, index)) for index in (1, 2))
+        if (
+            pads is None
+            or input_of(pad, 3) is not None
+            or (pads < 0).any()
+            or (fill is not None and fill != 0)
+        ):
+            return
+        before, after = np.split(pads, 2)
+        if before[:2].any() or after[:2].any() or attribute(conv, "auto_pad", "NOTSET") != "NOTSET":
+            return
+        added = np.concatenate([before[2:], after[2:]])
+        total = added + np.array(attribute(conv, "pads", np.zeros_like(added)))
+        conv.attributes["pads"] = self.nodes.ir.AttrInt64s("pads", total.tolist())
+        reader.replace_input_with(0, pad.inputs[0])
+
+    def _drop_batch_norm(self, site: Site) -> None:
+        """Remove the batch norm that is folded into a layer's weight and bias."""
+        if self.rounder.folded(site.multiply).factor is None:
+            return
+        readers = [] if site.kernel is None else [use.node for use in site.kernel.outputs[0].uses()]
+        if [reader.op_type for reader in readers] != ["BatchNormalization"]:
+            raise ExportError(f"layer '{site.multiply.layer}': its batch norm is not found in the ONNX graph")
+        replace(readers[0].outputs[0], site.kernel.outputs[0])
+
+    def _unrectified(self, value: Value, grid: Grid) -> Value:
+        """`value` before a rectifier that rounding to `grid` makes superfluous."""
+        node = value.producer()
+        if node is None or node.op_type not in ("Relu", "Clip") or len(value.uses()) > 1:
+            return value
+        low, high = 0.0, float("inf")
+        if node.op_type == "Clip":
+            least, most = (self.nodes.constant(input_of(node, index)) for index in (1, 2))
+            low = float("-inf") if least is None else float(least)
+            high = float("inf") if most is None else float(most)
+        # The middle between two codes is where the rectifier begins to matter.
+        superfluous = low / grid.scale < grid.low + 0.5 and high / grid.scale > grid.high - 0.5
+        return node.inputs[0] if superfluous else value
+
+    # Values
+
+    def _round(self, value: Value, grid: Grid) -> Value:
+        """`value` rounded to `grid`; nodes are shared, and what is rounded already is left alone."""
+        if self.grids.get(value) == grid:
+            return value
+        if (value, grid) not in self.rounded:
+            name = f"{value.name}.int{bits_of(grid)}"
+            zero = self.target.zero_point(grid)
+            parameters = [
+                self.nodes.add_constant(f"{name}.scale", np.array(grid.scale, np.float32)),
+                self.nodes.add_constant(f"{name}.zero_point", zero),
+            ]
+            clipped = self._clipped(value, grid, zero, name)
+            codes = self.nodes.add("QuantizeLinear", [clipped, *parameters], f"{name}.quantize")
+            result = self.nodes.add("DequantizeLinear", [codes, *parameters], f"{name}.dequantize")
+            result.type, result.shape = value.type, value.shape
+            self.rounded[value, grid], self.grids[result] = result, grid
+        return self.rounded[value, grid]
+
+    def _clipped(self, value: Value, grid: Grid, zero: Array, name: str) -> Value:
+        """`value`, clipped where its tensor could hold codes that the grid does not."""
+        lowest, highest = (limit - int(zero) for limit in code_limits(zero.dtype))
+        if grid.low <= lowest and grid.high >= highest:
+            return value
+        ends = [
+            self.nodes.add_constant(f"{name}.{end}", np.array(grid.scale, np.float32) * np.float32(code))
+            for end, code in (("low", grid.low), ("high", grid.high))
+        ]
+        return self.nodes.add("Clip", [value, *ends], f"{name}.clip")
+
+    def _grid_of(self, value: Value) -> Grid | None:
+        """The grid that all of `value` lies on, if it is known."""
+        while value not in self.grids and (node := value.producer()) and node.op_type in PASSES_ON:
+            value = node.inputs[0]
+        return self.grids.get(value)
+
+    def _round_addends(self, add: Node) -> None:
+        """Round again, to the same grid, what was cut or padded on its way to a sum that stays an integer."""
+        if all(use.node.op_type != "QuantizeLinear" for use in add.outputs[0].uses()):
+            return
+        for index, value in enumerate(add.inputs):
+            grid = self._grid_of(value)
+            if grid is not None:
+                add.replace_input_with(index, self._round(value, grid))
+
+    def _keep_float(self, site: Site) -> None:
+        """Hide from ONNX Runtime that a float layer reads rounded values, without changing them.
+
+        Between a DequantizeLinear and a QuantizeLinear it would quantise the weights of such a layer,
+        with one scale for all of them, and say nothing; not where the input has a scale per channel.
+        """
+        if site.kernel is None or site.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+            return
+        value = site.kernel.inputs[0]
+        grid = self._grid_of(value)
+        if grid is None or value.shape is None or not isinstance(channels := value.shape[1], int):
+            return
+        inputs = [
+            self._round(value, grid).producer().inputs[0],
+            self.nodes.add_constant(f"{site.name}.input.scale", np.full(channels, grid.scale, np.float32)),
+            self.nodes.add_constant(
+                f"{site.name}.input.zero_point", np.full(channels, self.target.zero_point(grid))
+            ),
+        ]
+        hidden = self.nodes.add("DequantizeLinear", inputs, f"{site.name}.input.dequantize", axis=1)
+        site.kernel.replace_input_with(0, hidden)
+
+    # Layers
+
+    def _write_layer(self, site: Site) -> None:
+        for index, (operand, mark) in enumerate(zip(site.multiply.operands, site.marks, strict=True)):
+            if operand.layout is None:
+                grid = self.rounding.inputs.get((site.multiply.node.name, index))
+                value = mark.inputs[0]
+                replace(mark.outputs[0], value if grid is None else self._round(value, grid))
+        for index, operand in enumerate(site.multiply.operands):
+            if operand.layout is not None and site.format.is_float:
+                self._write_float(site, index)
+            elif operand.layout is not None:
+                self._write_codes(site, index)
+        if not site.format.is_float:
+            for why in deviations(self.target, site.format, site.op_type):
+                self._note(site, *why)
+
+    def _write_float(self, site: Site, index: int) -> None:
+        operand, mark = site.multiply.operands[index], site.marks[index]
+        folded, value = self.rounder.folded(site.multiply), mark.inputs[0]
+        if folded.factor is not None:
+            assert operand.layout is not None
+            array = folded_weight(self.program.constant(operand.node), operand.layout, folded)
+            value = self.nodes.add_constant(f"{site.name}.weight.folded", array)
+            set_input(site.kernel, 2, self._float_bias(site, folded))
+        replace(mark.outputs[0], value)
+
+    def _write_codes(self, site: Site, index: int) -> None:
+        operand, kernel = site.multiply.operands[index], site.kernel
+        assert operand.layout is not None
+        folded, integer = (
+            self.rounder.folded(site.multiply),
+            self.rounding.kernels.get(site.multiply.node.name),
+        )
+        if isinstance(integer, IntegerLayer):
+            weight = CodedWeight.of_integer(integer, operand.layout)
+        else:
+            made = self.rounder.codes(site.multiply.layer, operand, site.format)
+            weight = CodedWeight.of(made, operand.layout, folded)
+        turns = _turns(site.routes[index])
+        if turns is None or kernel is None:  # something else than a transpose lies between: it stays there
+            replace(site.marks[index].outputs[0], self._dequantized(site, weight))
+            return
+        if isinstance(integer, IntegerLayer):
+            self._write_integer_bias(site, integer)
+        elif folded.factor is not None:
+            set_input(kernel, 2, self._float_bias(site, folded))
+        if site.op_type == "Gather" and not self.target.packs:
+            self._write_look_up(site, weight)
+            return
+        as_matmul = site.op_type == "Gemm" and site.format.activation_bits is None and _is_plain(kernel)
+        if as_matmul and attribute(kernel, "transB", 0):
+            turns.append((1, 0))
+        for turn in turns:
+            weight = weight.turned(turn)
+        value = self._dequantized(site, weight)
+        if as_matmul:
+            self._write_matmul(site, value)
+        else:
+            before = (site.marks[index], *site.routes[index])[-2]
+            kernel.replace_input_with(kernel.inputs.index(before.outputs[0]), value)
+
+    def _dequantized(self, site: Site, weight: CodedWeight) -> Value:
+        name = f"{site.name}.weight"
+        codes = weight.codes.astype(self.target.weight_type(site.format))
+        scales, form = weight.scale_form()
+        inputs = [
+            self.nodes.add_constant(f"{name}.codes", codes),
+            self.nodes.add_constant(f"{name}.scale", scales),
+            self.nodes.add_constant(f"{name}.zero_point", np.zeros(scales.shape, codes.dtype)),
+        ]
+        return self.nodes.add("DequantizeLinear", inputs, f"{name}.dequantize", **form)
+
+    def _write_matmul(self, site: Site, weight: Value) -> None:
+        """Write Gemm as MatMul and Add: the form that becomes a weight-only kernel."""
+        gemm = site.kernel
+        result = self.nodes.add("MatMul", [gemm.inputs[0], weight], site.name)
+        site.kernel = result.producer()
+        bias = input_of(gemm, 2)
+        if bias is not None:
+            result = self.nodes.add("Add", [result, bias], f"{site.name}.add")
+        replace(gemm.outputs[0], result)
+
+    def _write_look_up(self, site: Site, weight: CodedWeight) -> None:
+        """Rows of an embedding, looked up in codes and then scaled: the table is large, the rows are few."""
+        gather, name = site.kernel, site.name
+        scales = np.take(weight.scales, [0], axis=1).astype(np.float32)
+        table = self.nodes.add_constant(f"{name}.weight.codes", weight.codes.astype(np.int8))
+        row_scales = self.nodes.add_constant(f"{name}.weight.scale", scales)
+        indices, kind = gather.inputs[1], int(self.nodes.ir.DataType.FLOAT)
+        rows = self.nodes.add("Gather", [table, indices], name, axis=0)
+        site.kernel = rows.producer()
+        factors = self.nodes.add("Gather", [row_scales, indices], f"{name}.scales", axis=0)
+        values = self.nodes.add("Cast", [rows], f"{name}.cast", to=kind)
+        replace(gather.outputs[0], self.nodes.add("Mul", [values, factors], f"{name}.scaled"))
+
+    def _float_bias(self, site: Site, folded: Folded) -> Value:
+        assert folded.bias is not None
+        return self.nodes.add_constant(f"{site.name}.bias.folded", to_array(folded.bias.float()))
+
+    def _write_integer_bias(self, site: Site, layer: IntegerLayer) -> None:
+        if layer.bias is None:
+            set_input(site.kernel, 2, None)
+            return
+        if (layer.bias.divisors > 1).any():
+            self._note(
+                site,
+                "some channels have weights so small that their bias is beyond int32 at their scale: "
+                "the codes of these channels are rounded to a coarser one",
+                "judged with the same codes",
+            )
+        inputs = [
+            self.nodes.add_constant(f"{site.name}.bias.codes", to_array(layer.bias.codes).astype(np.int32)),
+            self.nodes.add_constant(f"{site.name}.bias.scale", to_array(layer.steps)),
+        ]
+        bias = self.nodes.add("DequantizeLinear", inputs, f"{site.name}.bias.dequantize", axis=0)
+        set_input(site.kernel, 2, bias)
+
+    def _note(self, site: Site, instead: str, change: str) -> None:
+        layers = self.notes.setdefault((instead, change), [])
+        if site.multiply.layer not in layers:
+            layers.append(site.multiply.layer)
+
+
+def _site(multiply: Multiply, format: Format, marked: Marked) -> Site:
+    marks = [marked.operands[multiply.node.name, index] for index in range(len(multiply.operands))]
+    routes = [_route(mark) for mark in marks]
+    kernel = next((route[-1] for route in routes if route and route[-1].op_type in KERNELS), None)
+    if kernel is not None:
+        kernel.name = multiply.place.name
+    return Site(multiply, format, marks, routes, kernel)
+
+
+def _route(mark: Node, longest: int = 4) -> list[Node]:
+    """The nodes that read a marked value, one after the other, up to its kernel."""
+    route: list[Node] = []
+    node = mark
+    while len(route) < longest and len(uses := node.outputs[0].uses()) == 1:
+        node = uses[0].node
+        route.append(node)
+        if node.op_type in KERNELS:
+            break
+    return route
+
+
+def _turns(route: list[Node]) -> list[tuple[int, ...]] | None:
+    """The transposes before the kernel at the end of a route; None if other nodes lie there, or no kernel."""
+    if not route or route[-1].op_type not in KERNELS:
+        return None
+    if any(node.op_type != "Transpose" for node in route[:-1]):
+        return None
+    return [tuple(node.attributes["perm"].value) for node in route[:-1]]
+
+
+def _is_plain(gemm: Node) -> bool:
+    scaled = attribute(gemm, "alpha", 1.0) != 1.0 or attribute(gemm, "beta", 1.0) != 1.0
+    return not scaled and not attribute(gemm, "transA", 0)

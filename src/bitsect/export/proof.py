@@ -1,0 +1,241 @@
+"""The proof that a written model is the one that was judged: it is loaded, run and compared."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import Samples
+from ..errors import DataError
+from ..program import Multiply, Program, Rounding
+from ..rounder import Rounder
+from ..tasks import Task, own_answers
+from ..values import Format, Plan
+from .onnx import export_onnx
+from .runtime import OnnxModel, ReferenceModel, kernels, latencies_ms
+from .target import target_named
+
+LEAST_AGREEMENT = 0.995
+LARGEST_ACCURACY_GAP = 0.002
+INTEGER_KERNELS = ("QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGemm", "MatMulInteger")
+WEIGHT_ONLY_KERNELS = ("MatMulNBits", *INTEGER_KERNELS)
+REFERENCE_SAMPLES = 16  # the reference evaluator takes a second and more for each
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came out when the written model ran on the samples."""
+
+    runtime: str
+    samples: int
+    differing: tuple[int, ...]  # samples with another prediction
+    identical: int  # samples whose outputs are the same to the last bit
+    judged_accuracy: float
+    runtime_accuracy: float
+    size_bytes: int
+    float_size_bytes: int
+    latency_ms: float | None = None
+    float_latency_ms: float | None = None
+    kernels: dict[str, int] | None = None  # operators of the graph that ran
+    float_kernels: tuple[str, ...] = ()  # quantised layers that run on a float kernel
+    quantised_kernels: tuple[str, ...] = ()  # float layers that do not
+
+    @property
+    def agreement(self) -> float:
+        return 1 - len(self.differing) / self.samples
+
+    @property
+    def latency_ratio(self) -> float | None:
+        if self.latency_ms is None or self.float_latency_ms is None:
+            return None
+        return self.latency_ms / self.float_latency_ms
+
+    @property
+    def slower(self) -> bool:
+        return self.latency_ratio is not None and self.latency_ratio > 1
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Why the model is not proven to be the one that was judged; nothing if it is."""
+        found = []
+        if self.agreement < LEAST_AGREEMENT:
+            some = ", ".join(str(index) for index in self.differing[:20])
+            found.append(
+                f"{len(self.differing)} of {self.samples} predictions differ in {self.runtime}, more than "
+                f"{1 - LEAST_AGREEMENT:.1%}: samples {some}{' …' if len(self.differing) > 20 else ''}"
+            )
+        if abs(self.judged_accuracy - self.runtime_accuracy) > LARGEST_ACCURACY_GAP:
+            found.append(
+                f"accuracy was judged to be {self.judged_accuracy:.2%}, "
+                f"it is {self.runtime_accuracy:.2%} in {self.runtime}"
+            )
+        if self.quantised_kernels:
+            found.append(f"float layers are quantised by the runtime: {', '.join(self.quantised_kernels)}")
+        return tuple(found)
+
+    @property
+    def holds(self) -> bool:
+        return not self.failures
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "agreement": self.agreement,
+            "latency_ratio": self.latency_ratio,
+            "holds": self.holds,
+        }
+
+    def __str__(self) -> str:
+        """A few lines; that a model is slower than the float one is said first."""
+        lines = []
+        if self.latency_ratio is not None:
+            times = f"{self.latency_ms:.2f} ms to {self.float_latency_ms:.2f} ms"
+            lines.append(
+                f"{'SLOWER than float' if self.slower else 'faster than float'}: {times}, {self.latency_ratio:.2f}×"
+            )
+        lines.append(
+            f"{self.size_bytes / 1e6:.2f} MB, {self.size_bytes / self.float_size_bytes:.2f} of float's "
+            f"{self.float_size_bytes / 1e6:.2f} MB"
+        )
+        lines.append(
+            f"accuracy {self.runtime_accuracy:.2%} in {self.runtime}, judged {self.judged_accuracy:.2%}; "
+            f"{len(self.differing)} of {self.samples} predictions differ, "
+            f"{self.identical} outputs are the same bits"
+        )
+        if self.kernels:
+            lines.append("kernels: " + ", ".join(f"{count} {name}" for name, count in self.kernels.items()))
+        if self.float_kernels:
+            lines.append(f"quantised layers on a float kernel: {', '.join(self.float_kernels)}")
+        return "\n".join([*lines, *(f"NOT PROVEN: {failure}" for failure in self.failures)])
+
+
+def prove(
+    path: str | Path,
+    program: Program,
+    rounder: Rounder,
+    plan: Plan,
+    samples: Samples,
+    task: Task,
+    *,
+    target: str = "onnxruntime",
+    batch_size: int = 64,
+    seconds: float = 2.0,
+) -> Proof:
+    """Run the model in `path` on `samples` and compare it with the program under the same rounding.
+
+    A model for ONNX Runtime is timed against the float one exported the same way, in turns, one sample
+    in one thread. A portable one runs on a few samples in the reference evaluator and is not timed.
+    """
+    for_runtime = target_named(target).name == "onnxruntime"
+    model = OnnxModel(path) if for_runtime else ReferenceModel(path)
+    compared = _compare(model, program, rounder(plan), samples, task, batch_size if for_runtime else 4)
+    with tempfile.TemporaryDirectory() as folder:
+        float_path = Path(folder) / "float.onnx"
+        everything_float = Plan.uniform(program.layers)
+        float_size = export_onnx(program, rounder, everything_float, float_path, target=target).size_bytes
+        timed: list[float | None] = [None, None]
+        if for_runtime:
+            one = samples.inputs(slice(0, 1))
+            timed = [*latencies_ms([path, float_path], one, seconds=seconds)]
+    ran = kernels(path) if for_runtime else []
+    return Proof(
+        runtime=model.runtime,
+        **compared,
+        size_bytes=_size(Path(path)),
+        float_size_bytes=float_size,
+        latency_ms=timed[0],
+        float_latency_ms=timed[1],
+        kernels=dict(Counter(operator for _, operator in ran).most_common()) or None,
+        float_kernels=_on_kernels(program, plan, ran, quantised=True) if for_runtime else (),
+        quantised_kernels=_on_kernels(program, plan, ran, quantised=False),
+    )
+
+
+def _compare(
+    model: OnnxModel, program: Program, rounding: Rounding, samples: Samples, task: Task, batch_size: int
+) -> dict[str, Any]:
+    differing: list[int] = []
+    identical = 0
+    scores: dict[str, list[Tensor]] = {"judged": [], "ran": []}
+    few = isinstance(model, ReferenceModel)
+    for batch in samples.batches(batch_size):
+        judged, ran = program.run(batch.inputs, rounding), model.run(batch.inputs)
+        labels = batch.labels
+        if labels is None:  # then accuracy is agreement with the float network
+            labels = own_answers(program.run(batch.inputs)).cpu()
+        scores["judged"].append(task.score(judged, labels.to(program.device)).cpu())
+        scores["ran"].append(task.score(ran, labels))
+        same, equal = _alike(judged, ran, scores["judged"][-1], scores["ran"][-1])
+        differing += batch.indices[~same].tolist()
+        identical += int(equal.sum())
+        if few and int(batch.indices[-1]) + 1 >= REFERENCE_SAMPLES:
+            break
+    joined = {name: torch.cat(parts) for name, parts in scores.items()}
+    return {
+        "samples": len(joined["ran"]),
+        "differing": tuple(differing),
+        "identical": identical,
+        "judged_accuracy": task.score_all(joined["judged"]),
+        "runtime_accuracy": task.score_all(joined["ran"]),
+    }
+
+
+def _alike(judged: Any, ran: Any, judged_score: Tensor, ran_score: Tensor) -> tuple[Tensor, Tensor]:
+    """Which samples have the same prediction (or else the same score), and which the same bits."""
+    same = judged_score == ran_score
+    equal = torch.ones_like(same)
+    with suppress(DataError):  # where there are no classes the score is all that can be compared
+        same = own_answers(judged).cpu() == own_answers(ran)
+    for left, right in zip(_tensors(judged), _tensors(ran), strict=False):
+        if left.ndim and len(left) == len(equal):
+            equal &= (left.cpu() == right).reshape(len(equal), -1).all(1)
+    return same, equal
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(dict(outputs) if isinstance(outputs, dict) else outputs)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _on_kernels(
+    program: Program, plan: Plan, ran: Sequence[tuple[str, str]], *, quantised: bool
+) -> tuple[str, ...]:
+    """Quantised layers that run on a float kernel; or else, float layers that run on an integer one."""
+    found = []
+    for multiply in program.multiplies:
+        format = plan[multiply.layer]
+        if format.is_float is quantised or not _multiplies(multiply, format):
+            continue
+        operators = [operator for name, operator in ran if _is_of(name, multiply.place.name)]
+        expected = (
+            INTEGER_KERNELS if format.activation_bits is not None or not quantised else WEIGHT_ONLY_KERNELS
+        )
+        integer = any(operator in expected for operator in operators)
+        if integer is not quantised:
+            found.append(multiply.place.name)
+    return tuple(found)
+
+
+def _multiplies(multiply: Multiply, format: Format) -> bool:
+    """Not so a look-up, nor two activations in a weight-only format, which leaves them in float."""
+    if multiply.place.signature.kind == "embedding":
+        return False
+    return format.is_float or multiply.weight is not None or format.activation_bits is not None
+
+
+def _is_of(node: str, place: str) -> bool:
+    """Whether a node of the optimised graph does the work of `place`; fusions append to its name."""
+    return node == place or node.startswith((f"{place}_token_", f"{place}/"))
+
+
+def _size(path: Path) -> int:
+    data = path.with_name(f"{path.name}.data")
+    return path.stat().st_size + (data.stat().st_size if data.is_file() else 0)

@@ -1,0 +1,198 @@
+"""Running a written ONNX model: in ONNX Runtime, or by the letter in ONNX's reference evaluator."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import Inputs, Samples
+from ..errors import BitsectError, DataError, ExportError, MissingExtraError
+from ..tasks import Task
+
+Array = np.ndarray[Any, Any]
+
+
+class Outputs(dict[str, Tensor]):
+    """Outputs by the names that the network gives them, also as attributes."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
+class OnnxModel:
+    """A model in ONNX Runtime that takes and returns what the network did."""
+
+    def __init__(
+        self, path: str | Path, *, threads: int | None = None, optimised: Path | None = None
+    ) -> None:
+        """`optimised` is where the graph that really runs is written to."""
+        try:
+            import onnxruntime
+        except ImportError:
+            raise MissingExtraError("onnxruntime", "onnx", "running an ONNX model") from None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what counts is raised
+        options.intra_op_num_threads = torch.get_num_threads() if threads is None else threads
+        options.inter_op_num_threads = 1
+        if optimised is not None:
+            options.optimized_model_filepath = str(optimised)
+        if not Path(path).is_file():
+            raise BitsectError(f"{path}: no such file")
+        try:
+            self.session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+        except Exception as error:  # its classes of errors have no common parent
+            raise ExportError(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from error
+        self.runtime = f"onnxruntime {onnxruntime.__version__}"
+        self.inputs = {each.name: each.shape for each in self.session.get_inputs()}
+        self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
+
+    def run(self, inputs: Inputs) -> Any:
+        """The outputs: a tensor, or several by name or in order."""
+        feed = {name: value.detach().cpu().numpy() for name, value in self._named(inputs).items()}
+        return _structured([torch.from_numpy(array) for array in self._run_in_batches(feed)], self.metadata)
+
+    def _run(self, feed: dict[str, Array]) -> list[Array]:
+        try:
+            outputs: list[Array] = self.session.run(None, feed)
+        except Exception as error:
+            raise DataError(f"ONNX Runtime cannot run these samples: {_first_line(error)}") from error
+        return outputs
+
+    def _named(self, inputs: Inputs) -> dict[str, Tensor]:
+        if isinstance(inputs, dict) and inputs.keys() == self.inputs.keys():
+            return inputs
+        values = list(inputs.values()) if isinstance(inputs, dict) else inputs
+        listed = [values] if isinstance(values, Tensor) else list(values)
+        if len(listed) != len(self.inputs) or (isinstance(inputs, dict) and len(inputs) > 1):
+            raise DataError(f"the model takes the inputs {', '.join(self.inputs)}")
+        return dict(zip(self.inputs, listed, strict=True))
+
+    @cached_property
+    def _fixed_batch(self) -> int | None:
+        sizes = {shape[0] for shape in self.inputs.values() if shape}
+        first = sizes.pop() if len(sizes) == 1 else None
+        return first if isinstance(first, int) else None
+
+    def _run_in_batches(self, feed: dict[str, Array]) -> list[Array]:
+        """A model whose batch is fixed is given whole batches, the last one filled up."""
+        batch = self._fixed_batch
+        rows = len(next(iter(feed.values())))
+        if batch is None or batch == rows:
+            return self._run(feed)
+        parts = []
+        for start in range(0, rows, batch):
+            taken = np.minimum(np.arange(start, start + batch), rows - 1)
+            parts.append(self._run({name: array[taken] for name, array in feed.items()}))
+        return [np.concatenate(part)[:rows] for part in zip(*parts, strict=True)]
+
+
+class ReferenceModel(OnnxModel):
+    """The same model in ONNX's reference evaluator: the meaning of every operator in plain NumPy."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            import onnx
+            from onnx.reference import ReferenceEvaluator
+        except ImportError:
+            raise MissingExtraError("onnx", "onnx", "running an ONNX model") from None
+        model = onnx.load(path)
+        self.evaluator = ReferenceEvaluator(model)
+        self.runtime = f"onnx {onnx.__version__} reference evaluator"
+        self.inputs = {
+            each.name: [size.dim_param or size.dim_value for size in each.type.tensor_type.shape.dim]
+            for each in model.graph.input
+        }
+        self.metadata = {each.key: each.value for each in model.metadata_props}
+
+    def _run(self, feed: dict[str, Array]) -> list[Array]:
+        return [np.asarray(array) for array in self.evaluator.run(None, feed)]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a model did where it ran."""
+
+    accuracy: float
+    samples: int
+    latency_ms: float  # of one sample in one thread, the least of many runs
+    runtime: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run_onnx(
+    path: str | Path, samples: Samples, task: Task, *, batch_size: int = 64, seconds: float = 2.0
+) -> Ran:
+    """Accuracy of the model in `path` on labelled samples, and its latency."""
+    if samples.labels is None:
+        raise DataError(f"{samples.spec}: no labels: an ONNX model is judged by labels")
+    model = OnnxModel(path)
+    scores = []
+    for batch in samples.batches(batch_size):
+        assert batch.labels is not None
+        scores.append(task.score(model.run(batch.inputs), batch.labels))
+    latency = latencies_ms([path], samples.inputs(slice(0, 1)), seconds=seconds)[0]
+    return Ran(task.score_all(torch.cat(scores)), len(samples), latency, model.runtime)
+
+
+def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float = 2.0) -> list[float]:
+    """The least time of one run of each model in one thread; they take turns on the same machine."""
+    models = [OnnxModel(path, threads=1) for path in paths]
+    feeds = [
+        {name: value.cpu().numpy() for name, value in _whole_batch(model, inputs).items()} for model in models
+    ]
+    best = [float("inf")] * len(models)
+    end = time.perf_counter() + seconds * len(models)
+    rounds = 0
+    while rounds < 3 or time.perf_counter() < end:
+        for index, (model, feed) in enumerate(zip(models, feeds, strict=True)):
+            for _ in range(3):
+                start = time.perf_counter()
+                model.session.run(None, feed)
+                best[index] = min(best[index], time.perf_counter() - start)
+        rounds += 1
+    return [1000 * value for value in best]
+
+
+def kernels(path: str | Path) -> list[tuple[str, str]]:
+    """(name, operator) of every node of the graph that ONNX Runtime really runs."""
+    import onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        optimised = Path(folder) / "optimised.onnx"
+        OnnxModel(path, threads=1, optimised=optimised)
+        graph = onnx.load(optimised, load_external_data=False).graph
+    return [(node.name, node.op_type) for node in graph.node]
+
+
+def _whole_batch(model: OnnxModel, inputs: Inputs) -> dict[str, Tensor]:
+    named = model._named(inputs)
+    if model._fixed_batch is None:
+        return named
+    return {name: value[:1].expand(model._fixed_batch, *value.shape[1:]) for name, value in named.items()}
+
+
+def _structured(outputs: list[Tensor], metadata: Mapping[str, str]) -> Any:
+    names = json.loads(metadata.get("bitsect.outputs", "null"))
+    if names is None:
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    if all(name.isdigit() for name in names):
+        return tuple(outputs)
+    return Outputs(zip(names, outputs, strict=True))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
