@@ -173,8 +173,13 @@ def main() -> None:
                 spent = time.perf_counter() - start[0], time.process_time() - start[1]
                 best[name][number] = np.minimum(best[name][number], spent)
             order = order[1:] + order[:1]
-            so_far = {name: f"{seconds[: number + 1, 0].sum():.1f} s" for name, seconds in best.items()}
-            print(f"repeat {repeat + 1}, batch {number + 1} of {len(contexts)}:", so_far, file=sys.stderr)
+            so_far = {name: spent[: number + 1].sum(0).round(1).tolist() for name, spent in best.items()}
+            print(
+                f"repeat {repeat + 1}, batch {number + 1} of {len(contexts)}: "
+                f"best wall and processor seconds so far {so_far}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     difference = 0.0
     for context, one, other in zip(contexts, results["naive"], results["exact"], strict=True):

@@ -97,10 +97,9 @@ class Proof:
         """A few lines; that a model is slower than the float one is said first."""
         lines = []
         if self.latency_ratio is not None:
+            pace = "SLOWER than float" if self.slower else "faster than float"
             times = f"{self.latency_ms:.2f} ms to {self.float_latency_ms:.2f} ms"
-            lines.append(
-                f"{'SLOWER than float' if self.slower else 'faster than float'}: {times}, {self.latency_ratio:.2f}×"
-            )
+            lines.append(f"{pace}: {times}, {self.latency_ratio:.2f}×")
         lines.append(
             f"{self.size_bytes / 1e6:.2f} MB, {self.size_bytes / self.float_size_bytes:.2f} of float's "
             f"{self.float_size_bytes / 1e6:.2f} MB"
