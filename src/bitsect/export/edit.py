@@ -15,10 +15,11 @@ from ..rounder import Rounder
 from ..values import Format, Plan
 from .marks import DOMAIN, Marked
 from .nodes import Node, Nodes, Value, attribute, input_of, replace, set_input
-from .target import Note, Target, bits_of, code_limits, deviations
-from .weights import Array, CodedWeight, folded_weight, to_array
+from .target import Note, Target, bits_of, deviations
+from .weights import CodedWeight, folded_weight, to_array
 
 KERNELS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Gather")
+RECTIFIERS = ("Relu", "Clip")
 # What leaves every value on the grid it was on.
 PASSES_ON = ("Pad", "Slice", "MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Expand")
 
@@ -75,9 +76,12 @@ class Edit:
         for node in self.nodes:
             if node.op_type == "Add":
                 self._round_addends(node)
-        for site in self.sites:
-            if site.format.is_float and not self.target.packs:
-                self._keep_float(site)
+        if not self.target.packs:
+            for site in self.sites:
+                if site.format.is_float:
+                    self._keep_float(site)
+                else:
+                    self._part_from_rectifier(site)
         return tuple(Note(tuple(layers), *why) for why, layers in self.notes.items())
 
     # What kernels take over
@@ -117,16 +121,48 @@ class Edit:
     def _unrectified(self, value: Value, grid: Grid) -> Value:
         """`value` before a rectifier that rounding to `grid` makes superfluous."""
         node = value.producer()
-        if node is None or node.op_type not in ("Relu", "Clip") or len(value.uses()) > 1:
+        if node is None or node.op_type not in RECTIFIERS or len(value.uses()) > 1:
             return value
-        low, high = 0.0, float("inf")
-        if node.op_type == "Clip":
-            least, most = (self.nodes.constant(input_of(node, index)) for index in (1, 2))
-            low = float("-inf") if least is None else float(least)
-            high = float("inf") if most is None else float(most)
+        return node.inputs[0] if self._is_superfluous(node, grid) else value
+
+    def _is_superfluous(self, rectifier: Node, grid: Grid) -> bool:
+        low, high = self._bounds(rectifier)
         # The middle between two codes is where the rectifier begins to matter.
-        superfluous = low / grid.scale < grid.low + 0.5 and high / grid.scale > grid.high - 0.5
-        return node.inputs[0] if superfluous else value
+        return low / grid.scale < grid.low + 0.5 and high / grid.scale > grid.high - 0.5
+
+    def _bounds(self, rectifier: Node) -> tuple[float, float]:
+        if rectifier.op_type == "Relu":
+            return 0.0, float("inf")
+        least, most = (self.nodes.constant(input_of(rectifier, index)) for index in (1, 2))
+        return float("-inf") if least is None else float(least), float("inf") if most is None else float(most)
+
+    def _part_from_rectifier(self, site: Site) -> None:
+        """Put a Max between a matrix product and a rectifier that is needed.
+
+        ONNX Runtime takes the two for one, and finding no integer kernel for both it keeps to float.
+        """
+        if site.op_type not in ("MatMul", "Gemm"):
+            return
+        product = site.kernel.outputs[0]
+        for rectifier in [use.node for use in product.uses() if use.node.op_type in RECTIFIERS]:
+            if self._is_dropped(rectifier):
+                continue
+            low = np.array(max(self._bounds(rectifier)[0], np.finfo(np.float32).min), np.float32)
+            name = f"{rectifier.name}.max"
+            raised = self.nodes.add("Max", [product, self.nodes.add_constant(f"{name}.low", low)], name)
+            raised.type, raised.shape = product.type, product.shape
+            if rectifier.op_type == "Relu":
+                replace(rectifier.outputs[0], raised)
+            else:
+                rectifier.replace_input_with(0, raised)
+
+    def _is_dropped(self, rectifier: Node) -> bool:
+        """Whether ONNX Runtime leaves a rectifier to the rounding that follows it."""
+        readers = [use.node for use in rectifier.outputs[0].uses()]
+        if [reader.op_type for reader in readers] != ["QuantizeLinear"]:
+            return False
+        (rounded,) = (use.node.outputs[0] for use in readers[0].outputs[0].uses())
+        return self._is_superfluous(rectifier, self.target.held(self.grids[rounded]))
 
     # Values
 
@@ -141,22 +177,31 @@ class Edit:
                 self.nodes.add_constant(f"{name}.scale", np.array(grid.scale, np.float32)),
                 self.nodes.add_constant(f"{name}.zero_point", zero),
             ]
-            clipped = self._clipped(value, grid, zero, name)
+            clipped = self._clipped(value, grid, name)
             codes = self.nodes.add("QuantizeLinear", [clipped, *parameters], f"{name}.quantize")
             result = self.nodes.add("DequantizeLinear", [codes, *parameters], f"{name}.dequantize")
             result.type, result.shape = value.type, value.shape
             self.rounded[value, grid], self.grids[result] = result, grid
         return self.rounded[value, grid]
 
-    def _clipped(self, value: Value, grid: Grid, zero: Array, name: str) -> Value:
-        """`value`, clipped where its tensor could hold codes that the grid does not."""
-        lowest, highest = (limit - int(zero) for limit in code_limits(zero.dtype))
-        if grid.low <= lowest and grid.high >= highest:
+    def _clipped(self, value: Value, grid: Grid, name: str) -> Value:
+        """`value`, clipped where its tensor could hold codes that the grid does not.
+
+        ONNX Runtime drops a Relu in front of a 4-bit QuantizeLinear, and fails to load a Clip there:
+        4-bit values are clipped by Max and Min, and always, so that neither comes to stand there.
+        """
+        packed = self.target.packs and bits_of(grid) <= 4
+        held = self.target.held(grid)
+        if grid.low <= held.low and grid.high >= held.high and not packed:
             return value
         ends = [
             self.nodes.add_constant(f"{name}.{end}", np.array(grid.scale, np.float32) * np.float32(code))
             for end, code in (("low", grid.low), ("high", grid.high))
         ]
+        if packed:
+            low, high = ends
+            raised = self.nodes.add("Max", [value, low], f"{name}.max")
+            return self.nodes.add("Min", [raised, high], f"{name}.min")
         return self.nodes.add("Clip", [value, *ends], f"{name}.clip")
 
     def _grid_of(self, value: Value) -> Grid | None:
@@ -224,39 +269,49 @@ class Edit:
         replace(mark.outputs[0], value)
 
     def _write_codes(self, site: Site, index: int) -> None:
-        operand, kernel = site.multiply.operands[index], site.kernel
-        assert operand.layout is not None
-        folded, integer = (
-            self.rounder.folded(site.multiply),
-            self.rounding.kernels.get(site.multiply.node.name),
-        )
-        if isinstance(integer, IntegerLayer):
-            weight = CodedWeight.of_integer(integer, operand.layout)
-        else:
-            made = self.rounder.codes(site.multiply.layer, operand, site.format)
-            weight = CodedWeight.of(made, operand.layout, folded)
+        weight = self._coded_weight(site, index)
         turns = _turns(site.routes[index])
-        if turns is None or kernel is None:  # something else than a transpose lies between: it stays there
+        if turns is None:  # something else than a transpose lies between: it stays there
             replace(site.marks[index].outputs[0], self._dequantized(site, weight))
             return
-        if isinstance(integer, IntegerLayer):
-            self._write_integer_bias(site, integer)
-        elif folded.factor is not None:
-            set_input(kernel, 2, self._float_bias(site, folded))
         if site.op_type == "Gather" and not self.target.packs:
             self._write_look_up(site, weight)
             return
-        as_matmul = site.op_type == "Gemm" and site.format.activation_bits is None and _is_plain(kernel)
-        if as_matmul and attribute(kernel, "transB", 0):
-            turns.append((1, 0))
         for turn in turns:
             weight = weight.turned(turn)
-        value = self._dequantized(site, weight)
-        if as_matmul:
-            self._write_matmul(site, value)
+        if site.op_type == "MatMul" and _broadcasts(site.multiply, weight):
+            weight = weight.squeezed()  # scales per channel are for two axes
+        last = (site.marks[index], *site.routes[index])[-2]
+        position = site.kernel.inputs.index(last.outputs[0])
+        if self._is_better_as_matmul(site, position):
+            self._write_matmul(site, weight)
         else:
-            before = (site.marks[index], *site.routes[index])[-2]
-            kernel.replace_input_with(kernel.inputs.index(before.outputs[0]), value)
+            site.kernel.replace_input_with(position, self._dequantized(site, weight))
+
+    def _coded_weight(self, site: Site, index: int) -> CodedWeight:
+        """The codes of a weight; the bias that belongs to them is written."""
+        operand = site.multiply.operands[index]
+        assert operand.layout is not None
+        integer = self._integer_layer(site)
+        if integer is not None:
+            self._write_integer_bias(site, integer)
+            return CodedWeight.of_integer(integer, operand.layout)
+        folded = self.rounder.folded(site.multiply)
+        if folded.factor is not None:
+            set_input(site.kernel, 2, self._float_bias(site, folded))
+        made = self.rounder.codes(site.multiply.layer, operand, site.format)
+        return CodedWeight.of(made, operand.layout, folded)
+
+    def _integer_layer(self, site: Site) -> IntegerLayer | None:
+        made = self.rounding.kernels.get(site.multiply.node.name)
+        return made if isinstance(made, IntegerLayer) else None
+
+    def _is_better_as_matmul(self, site: Site, position: int) -> bool:
+        """Whether a Gemm that reads its weight at `position` has a kernel for codes only as MatMul."""
+        if site.op_type != "Gemm" or position != 1 or self._integer_layer(site) is not None:
+            return False
+        scaled = any(attribute(site.kernel, name, 1.0) != 1.0 for name in ("alpha", "beta"))
+        return not scaled and not attribute(site.kernel, "transA", 0)
 
     def _dequantized(self, site: Site, weight: CodedWeight) -> Value:
         name = f"{site.name}.weight"
@@ -269,13 +324,20 @@ class Edit:
         ]
         return self.nodes.add("DequantizeLinear", inputs, f"{name}.dequantize", **form)
 
-    def _write_matmul(self, site: Site, weight: Value) -> None:
-        """Write Gemm as MatMul and Add: the form that becomes a weight-only kernel."""
+    def _write_matmul(self, site: Site, weight: CodedWeight) -> None:
+        """Write Gemm as MatMul, and its bias as a sum."""
         gemm = site.kernel
-        result = self.nodes.add("MatMul", [gemm.inputs[0], weight], site.name)
+        if attribute(gemm, "transB", 0):
+            weight = weight.turned((1, 0))
+        result = self.nodes.add("MatMul", [gemm.inputs[0], self._dequantized(site, weight)], site.name)
         site.kernel = result.producer()
         bias = input_of(gemm, 2)
-        if bias is not None:
+        constant = self.nodes.constant(bias)
+        if constant is not None and site.format.activation_bits is not None:
+            # ONNX Runtime would make a Gemm of a sum again, and has none for codes and a float bias.
+            negated = self.nodes.add_constant(f"{site.name}.bias.negated", -constant)
+            result = self.nodes.add("Sub", [result, negated], f"{site.name}.sub")
+        elif bias is not None:
             result = self.nodes.add("Add", [result, bias], f"{site.name}.add")
         replace(gemm.outputs[0], result)
 
@@ -341,15 +403,21 @@ def _route(mark: Node, longest: int = 4) -> list[Node]:
     return route
 
 
+def _broadcasts(multiply: Multiply, weight: CodedWeight) -> bool:
+    """Whether leading axes of length 1 make no difference to the product with `weight`."""
+    (other,) = multiply.activations
+    return bool(other.node.meta["val"].ndim >= weight.codes.ndim)
+
+
 def _turns(route: list[Node]) -> list[tuple[int, ...]] | None:
-    """The transposes before the kernel at the end of a route; None if other nodes lie there, or no kernel."""
+    """The transposes before the kernel at the end of a route; None if other nodes lie there, or no kernel.
+
+    A weight repeated along the batch needs no repeating: MatMul broadcasts.
+    """
     if not route or route[-1].op_type not in KERNELS:
         return None
-    if any(node.op_type != "Transpose" for node in route[:-1]):
+    *before, kernel = route
+    repeats = ("Expand",) if kernel.op_type == "MatMul" else ()
+    if any(node.op_type not in ("Transpose", *repeats) for node in before):
         return None
-    return [tuple(node.attributes["perm"].value) for node in route[:-1]]
-
-
-def _is_plain(gemm: Node) -> bool:
-    scaled = attribute(gemm, "alpha", 1.0) != 1.0 or attribute(gemm, "beta", 1.0) != 1.0
-    return not scaled and not attribute(gemm, "transA", 0)
+    return [tuple(node.attributes["perm"].value) for node in before if node.op_type == "Transpose"]

@@ -146,8 +146,14 @@ def _mark_operands(
     is_einsum = isinstance(node.args[0], str)  # an equation and a list
     args: list[Any] = list(node.args[1] if is_einsum else node.args)  # type: ignore[arg-type]
     for index, operand in enumerate(multiply.operands):
+        read, source = args[operand.position], copied[operand.node]
         with graph.inserting_before(node):
-            args[operand.position] = _insert(graph, copied[operand.node], len(keys))
+            marked = _insert(graph, source, len(keys))
+            if read is not source:  # bmm reads a weight that is repeated along the batch
+                repeated = graph.node_copy(read)
+                repeated.replace_input_with(source, marked)
+                marked = repeated
+            args[operand.position] = marked
         keys.append((multiply.node.name, index))
     node.args = (node.args[0], args, *node.args[2:]) if is_einsum else tuple(args)
 

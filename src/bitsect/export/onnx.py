@@ -121,12 +121,24 @@ def _tidy(model: Any, program: Program) -> None:
     assert model.opset_imports[""] == OPSET
     model.producer_name, model.producer_version = "bitsect", __version__
     graph.name = "bitsect"
-    names = output_names(program) or ["output"]
-    taken = {value.name for value in graph.inputs}
-    for name, value in zip(names, graph.outputs, strict=True):
-        if value.producer() is not None and name not in taken:
-            value.name = name
+    _name_outputs(graph, output_names(program) or ["output"])
     _name_batch(graph)
+
+
+def _name_outputs(graph: Any, names: list[str]) -> None:
+    """Give computed outputs the network's own names; a value inside that has one of them gives way."""
+    given = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+    outputs = {
+        name: value
+        for name, value in zip(names, graph.outputs, strict=True)
+        if value.producer() is not None and name not in given
+    }
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if value.name in outputs:
+                value.name = f"{value.name}.inside"
+    for name, value in outputs.items():
+        value.name = name
 
 
 def _name_batch(graph: Any) -> None:

@@ -28,6 +28,12 @@ class Target:
             return np.zeros((), code_type(bits_of(grid), signed=grid.low < 0))
         return np.array(128 if grid.low < 0 else 0, np.uint8)
 
+    def held(self, grid: Grid) -> Grid:
+        """All that the tensor of `grid` can hold."""
+        zero = self.zero_point(grid)
+        low, high = (limit - int(zero) for limit in code_limits(zero.dtype))
+        return Grid(grid.scale, low, high)
+
     def weight_type(self, format: Format) -> Any:
         """The type of a weight's codes; weight-only kernels take 4-bit tensors in ONNX Runtime too."""
         assert format.weight_bits is not None

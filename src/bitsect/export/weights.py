@@ -50,6 +50,14 @@ class CodedWeight:
     def turned(self, axes: tuple[int, ...]) -> CodedWeight:
         return CodedWeight(self.codes.transpose(axes), self.scales.transpose(axes))
 
+    def squeezed(self) -> CodedWeight:
+        """Without leading axes of length 1 beyond two."""
+        extra = next(
+            (axis for axis, size in enumerate(self.codes.shape[:-2]) if size > 1), self.codes.ndim - 2
+        )
+        shape = self.codes.shape[max(extra, 0) :]
+        return CodedWeight(self.codes.reshape(shape), self.scales.reshape(shape))
+
     def scale_form(self) -> tuple[Array, dict[str, int]]:
         """The scales as DequantizeLinear takes them: one, one per channel, or one per block along an axis."""
         scales = self.scales.astype(np.float32)
