@@ -11,7 +11,7 @@ import argparse
 import json
 
 from bitsect.metrics import METRICS
-from bitsect.run import open_run
+from bitsect.opening import open_run
 from bitsect.values import INT4, INT8
 
 LOSS_METRICS = ("aughessian", "interlayer", "single")  # those that a choice of loss changes

@@ -27,7 +27,16 @@ from bitsect.store import Folder
 from bitsect.tasks import TASKS
 from bitsect.values import PLACEMENTS
 
-COMMANDS = ("evaluate", "import-latency", "latency", "layers", "quantize", "search", "sensitivity")
+COMMANDS = (
+    "evaluate",
+    "export",
+    "import-latency",
+    "latency",
+    "layers",
+    "quantize",
+    "search",
+    "sensitivity",
+)
 
 MINE = """
 import torch
@@ -213,6 +222,10 @@ def test_help_lists_what_the_tables_hold(call: Call) -> None:
         (("quantize", *MODEL, "--tarket", "99%"), "--tarket"),
         (("sensitivity", *MODEL, "--agreement", "7"), "--agreement"),
         (("quantise", *MODEL), "quantise"),
+        (("export", "run"), "--out"),
+        (("evaluate", *MODEL, "--runtime", "onnxruntime"), "--runtime"),
+        (("evaluate", "model.onnx", "--data", "good.npz", "--format", "int8"), "--format"),
+        (("evaluate", "model.onnx", "--data", "good.npz", "--placement", "paper"), "--placement"),
     ],
 )
 def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], message: str, call: Call) -> None:
@@ -541,6 +554,37 @@ def test_a_run_of_python_objects_is_searched_from_the_command_line(tmp_path: Pat
 
 
 # ---- latency -------------------------------------------------------------------------------------
+
+
+def test_a_run_is_exported_and_its_file_judged_without_the_users_code(
+    run: Path, desk: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no my_own is found
+    monkeypatch.delitem(sys.modules, "my_own", raising=False)
+    said = call("export", run, "-o", "model.onnx", "--data", desk / "good.npz", "--json")
+    assert said.json["proven"] is True
+    assert said.json["proof"]["samples"] == 32
+    assert said.json["judged"].keys() == {"paper", "onnxruntime"}
+    ran = call("evaluate", "model.onnx", "--data", desk / "good.npz", "--json").json
+    assert ran["accuracy"] == said.json["proof"]["runtime_accuracy"]
+    assert ran.keys() == {"accuracy", "samples", "latency_ms", "runtime"}
+    assert "on 32 samples" in call("evaluate", "model.onnx", "--data", desk / "good.npz").out
+    assert "model.onnx exists" in call("export", run, "-o", "model.onnx").error
+    said = call("export", run, "-o", "model.onnx", "--force", "--samples", 16)
+    assert said.out.startswith(("faster than float", "SLOWER than float"))
+    assert "0 of 16 predictions differ" in said.out
+    assert "Target 90%: kept" in said.out
+    assert "Written to model.onnx" in said.err
+
+
+def test_files_that_do_not_run_are_one_line(desk: Path, call: Call) -> None:
+    (desk / "text.onnx").write_text("no model")
+    assert call("evaluate", "nowhere.onnx", "--data", "good.npz").error == "nowhere.onnx: no such file"
+    assert "ONNX Runtime cannot load it" in call("evaluate", "text.onnx", "--data", "good.npz").error
+    assert "samples are needed" in call("evaluate", "text.onnx").error
+    other = call("evaluate", "text.onnx", "--data", "good.npz", "--runtime", "tvm")
+    assert other.error == "unknown runtime 'tvm': use onnxruntime or reference"
+    assert "is not the folder of a run" in call("export", "nowhere", "-o", "model.onnx").error
 
 
 def test_layers_and_latency_of_a_run(run: Path, call: Call) -> None:

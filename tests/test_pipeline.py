@@ -20,8 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bitsect
 from bitsect.errors import BitsectError, DataError, RunError, TargetError
+from bitsect.opening import open_run
 from bitsect.result import Result
-from bitsect.run import Settings, open_run
+from bitsect.run import Settings
 from bitsect.store import Folder, Journal
 from bitsect.values import FLOAT, INT4, INT8, LatencyTable, Plan, Target
 from bitsect.values.latency_table import place_key

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bitsect
 from bitsect.errors import BitsectError, PlanError
@@ -158,6 +161,12 @@ def test_what_is_no_format_is_refused(name: str) -> None:
 )
 def test_targets_are_exact(text: str | float, threshold: str) -> None:
     assert Target.parse(text).threshold(Fraction(9, 10)) == Fraction(threshold)
+
+
+@given(st.decimals("0.0001", "99.9999", places=7))
+def test_what_a_target_prints_is_that_target(number: Decimal) -> None:
+    for target in (Target.parse(f"{number}%"), Target.drop(str(number))):
+        assert Target.parse(str(target)) == target
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -12,18 +13,23 @@ import torch
 from torch import nn
 
 from .capture import capture
-from .data import Samples
-from .errors import BitsectError, CaptureError, DataError, TargetError
+from .data import Samples, load_samples
+from .data.load import MEMORY
+from .errors import BitsectError, CaptureError, DataError, RunError, TargetError
+from .export.deliver import Delivery, check_request, deliver
+from .export.runtime import RUNTIMES, Ran, run_onnx
 from .latency import Budget, cost, faster_formats, latency_table
 from .metrics import Metric, Options, metric_named
 from .models import load_model, parse_example
+from .opening import is_folder, open_run
 from .program import Inputs, Program
 from .progress import Progress
 from .references import resolve
 from .result import Judged, QuantizedModel, Result, Test
-from .run import LOSSES, PAIRS, Run, Settings, is_folder, one_of, open_run
+from .run import LOSSES, PAIRS, Run, Settings, one_of
 from .search import SEARCHES, Found, Problem, Search, high_to_low, pinned
 from .search.budget import within_budget
+from .tasks import task_named
 from .values import FLOAT, INT4, INT8, Cost, Evaluation, Format, LatencyTable, Layer, Plan, Scores, Target
 
 Evaluate = Callable[[nn.Module], float]
@@ -109,6 +115,7 @@ def quantize(
             evaluations=evaluations,
             seconds=run.progress.seconds,
             agreement=run.samples.labels is None,
+            judge=None if evaluate is None else _name(evaluate),
             notes=(*_outcome(problem, found, goal), *_notes(run, possible, steps, table, objective)),
         )
         result.keep()
@@ -186,6 +193,79 @@ def evaluate(
         return rows[0], rows[1], evaluator.samples.labels is None
 
 
+def export(
+    run: str | Path,
+    path: str | Path,
+    *,
+    plan: str | Path | Plan | None = None,
+    format: str | Format | None = None,
+    to: str = "onnx",
+    made_for: str = "onnxruntime",
+    test: Any = None,
+    draw: int | None = None,
+    seed: int = 0,
+    force: bool = False,
+    require_speedup: bool = False,
+    trust: bool = False,
+    progress: Progress | None = None,
+) -> Delivery:
+    """The run's plan (or another) written to `path`, and what came of proving it.
+
+    It is proven on `test`, else on the samples that the run was tested on, else on its own.
+    """
+    if plan is not None and format is not None:
+        raise BitsectError("pass either a plan or a format, not both")
+    wanted = Format.parse(format) if isinstance(format, str) else format
+    check_request(path, to, made_for, force, require_speedup)
+    with open_run(run, trust=trust, progress=progress) as opened:
+        if plan is None and wanted is None and not (opened.folder.path / "plan.json").exists():
+            raise RunError(f"{run} holds no plan yet: `bitsect search {run} --target 99%` finds one")
+        chosen = _plan(plan, wanted, opened)
+        known = opened.folder.read_json("result.json") or {}
+        goal = known.get("target") if known.get("judge") is None else None
+        tested_on = (known.get("test") or {}).get("data", MEMORY)
+        if test is None and tested_on != MEMORY:
+            test = tested_on
+        samples = opened.load(opened.samples if test is None else test, samples=draw, seed=seed)
+        return deliver(
+            opened,
+            chosen,
+            path,
+            to=to,
+            made_for=made_for,
+            goal=None if goal is None else Target.parse(goal),
+            test=samples,
+            force=force,
+            require_speedup=require_speedup,
+        )
+
+
+def evaluate_file(
+    path: str | Path,
+    samples: Any,
+    *,
+    task: Any = None,
+    runtime: str = "onnxruntime",
+    batch_size: int = 64,
+    threads: int | None = None,
+    draw: int | None = None,
+    seed: int = 0,
+    data_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Ran:
+    """How the model in an ONNX file does on labelled samples in a runtime, and how fast.
+
+    Pixels are normalised as the file says that they were when it was made, unless options are given.
+    """
+    one_of("runtime", runtime, RUNTIMES)
+    model = RUNTIMES[runtime](path, threads=threads)
+    options = data_options or json.loads(model.metadata.get("bitsect.pixels", "{}"))
+    loaded = load_samples(samples, samples=draw, seed=seed, **options)
+    with (progress or Progress()).stage("evaluate", len(loaded)) as advance:
+        judge = task_named(task or "classification")
+        return run_onnx(model, loaded, judge, batch_size=batch_size, progress=advance)
+
+
 def capture_model(
     spec: str,
     *,
@@ -231,8 +311,7 @@ class _Judge:
     def _by_function(self, plan: Plan) -> Evaluation:
         """The user's own figure, remembered like a sample of its own."""
         assert self.function is not None
-        done, name = self.evaluator.done, getattr(self.function, "__qualname__", type(self.function).__name__)
-        key = f"{plan.key}/own/{name}"
+        done, key = self.evaluator.done, f"{plan.key}/own/{_name(self.function)}"
         if key not in done:
             value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounder(plan))))
             if not 0 <= value < float("inf"):
@@ -240,6 +319,10 @@ class _Judge:
             done[key] = {"value": np.array([value])}
             self.evaluator.judged_batches += 1
         return Evaluation(float(done[key]["value"][0]), 1, 1)
+
+
+def _name(function: Evaluate) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 # What was asked for, made of what was written.
@@ -393,7 +476,7 @@ def _test(run: Run, goal: Target | None, plans: Mapping[str, Plan], samples: Sam
     with run.progress.stage("test", len(samples) * len(plans)) as evaluator.progress:
         rows = {name: evaluator(plan) for name, plan in plans.items()}
     met = goal is None or rows["plan"].reaches(goal.threshold(rows["float"].exact)) is True
-    return Test(rows["float"], rows["plan"], met, rows)
+    return Test(rows["float"], rows["plan"], met, samples.spec, rows)
 
 
 def _steps(allowed: Allowed) -> tuple[Format, ...]:

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .errors import BitsectError, DataError
+from .data.load import MEMORY
+from .errors import BitsectError, DataError, ExportError
+from .export.deliver import Delivery, deliver
 from .program import Program, Rounding
 from .run import Run
 from .store import write_text
@@ -74,6 +76,7 @@ class Test:
     float: Evaluation
     plan: Evaluation
     target_met: bool
+    data: str = MEMORY  # the spec of these samples
     rows: Mapping[str, Evaluation] = field(default_factory=dict)  # every row of the table, by its name
 
 
@@ -92,6 +95,7 @@ class Result:
     evaluations: int  # plans that this search had to judge
     seconds: Mapping[str, float]
     agreement: bool = False  # there were no labels: accuracy is agreement with the float network
+    judge: str | None = None  # the user's own function, where accuracy is what that returned
     notes: tuple[str, ...] = ()
 
     @property
@@ -102,6 +106,39 @@ class Result:
         """The quantised network as a module; it takes and returns what the original does."""
         formats = set(self.plan.values())
         return QuantizedModel(self.run.program, self.run.rounder(formats)(self.plan))
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        to: str = "onnx",
+        made_for: str = "onnxruntime",
+        test: Any = None,
+        force: bool = False,
+        require_speedup: bool = False,
+    ) -> Delivery:
+        """Write the quantised network to `path` and prove there that it is the one that was judged.
+
+        It is proven on `test`, else on the samples of the run. What fails raises, and leaves no file;
+        with `force` the file is kept, and `.failures` say why it should not have been.
+        """
+        with self.run.reopened() as run:
+            samples = None if test is None else run.load(test)
+            goal = self.target if self.judge is None else None
+            delivery = deliver(
+                run,
+                self.plan,
+                path,
+                to=to,
+                made_for=made_for,
+                goal=goal,
+                test=samples,
+                force=force,
+                require_speedup=require_speedup,
+            )
+        if delivery.failures and not force:
+            raise ExportError(delivery.complaint)
+        return delivery
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write the plan; by default into the run folder."""
@@ -134,6 +171,7 @@ class Result:
             "metric": self.scores.metric,
             "reason": self.reason,
             "agreement": self.agreement,
+            "judge": self.judge,
             "notes": list(self.notes),
         }
 
@@ -148,4 +186,5 @@ class Result:
             "float": judged_on["float"].to_json(),
             "plan": judged_on["plan"].to_json(),
             "target_met": self.test.target_met if self.target is not None else None,
+            "data": self.test.data,
         }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from ..errors import BitsectError
-from . import evaluate, latency, layers, quantize, sensitivity  # each adds its commands to the app
+from . import evaluate, export, latency, layers, quantize, sensitivity  # each adds its commands to the app
 from .app import app
 
-__all__ = ["app", "evaluate", "latency", "layers", "main", "quantize", "sensitivity"]
+__all__ = ["app", "evaluate", "export", "latency", "layers", "main", "quantize", "sensitivity"]
 
 INTERRUPTED = 130  # what Typer makes of Ctrl-C
 

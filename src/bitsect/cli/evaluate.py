@@ -6,25 +6,38 @@ from typing import Annotated
 
 import typer
 
-from .app import JsonOption, ModelOrRunArgument
+from .app import MACHINE, MODEL, JsonOption
 from .options import SAMPLES, Opening, command, zoo_data
 
 
 @command
 def evaluate(
-    model: ModelOrRunArgument,
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL|RUN|FILE.onnx", help=f"{MODEL}; the folder of a run; or an ONNX file"),
+    ],
     opening: Opening,
     plan: Annotated[str | None, typer.Option(help="plan.json: a format for each layer.")] = None,
     format: Annotated[str | None, typer.Option(help="One format for all layers; default: int8.")] = None,
     calibration: Annotated[
         str | None, typer.Option(help="Samples that ranges come from.", rich_help_panel=SAMPLES)
     ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            help="Where FILE.onnx runs: onnxruntime (default) or reference.", rich_help_panel=MACHINE
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Judge MODEL in float and under a plan: accuracy, loss, size."""
+    """Judge MODEL in float and under a plan: accuracy, loss, size; or an ONNX file as it is."""
+    if model.endswith(".onnx"):
+        return _file(model, opening, runtime, json, plan=plan, format=format, calibration=calibration)
+    if runtime is not None:
+        raise typer.BadParameter("is for an ONNX file", param_hint="--runtime")
+    from ..opening import is_folder
     from ..pipeline import NO_LABELS
     from ..pipeline import evaluate as judge
-    from ..run import is_folder
     from .bars import ShownProgress
     from .output import layers_by_format, megabytes, note, print_json, stdout, working
     from .tables import accuracy_cell, table_of
@@ -60,4 +73,39 @@ def evaluate(
     stdout.print(table)
     for line in notes:
         note(line)
+    return None
+
+
+def _file(path: str, opening: Opening, runtime: str | None, json: bool, **of_plans: str | None) -> None:
+    """The model in an ONNX file: it has its formats and ranges in it."""
+    from ..errors import DataError
+    from ..pipeline import evaluate_file
+    from .bars import ShownProgress
+    from .output import print_json, stdout, working
+
+    asked = opening.arguments()
+    for name, value in (of_plans | asked["settings"]).items():
+        if value is not None and name not in ("batch_size", "threads"):
+            raise typer.BadParameter("an ONNX file has this in it", param_hint=f"--{name}")
+    if opening.data is None:
+        raise DataError("samples are needed: pass --data FILE, a folder of images, or zoo:fashion-test")
+    with working():
+        ran = evaluate_file(
+            path,
+            opening.data,
+            task=opening.task,
+            runtime=runtime or "onnxruntime",
+            batch_size=opening.batch_size or 64,
+            threads=opening.threads,
+            draw=opening.samples,
+            seed=opening.seed,
+            data_options=asked["data_options"],
+            progress=ShownProgress(),
+        )
+    if json:
+        return print_json(ran.to_json())
+    speed = "" if ran.latency_ms is None else f", {ran.latency_ms:.2f} ms for one sample in one thread"
+    stdout.print(
+        f"accuracy {ran.accuracy:.2%} on {ran.samples:,} samples{speed} ({ran.runtime})", soft_wrap=True
+    )
     return None

@@ -56,6 +56,7 @@ def _option(panel: str, help: str, *names: str, **more: Any) -> Any:
 SAMPLES, ROUNDING, GOAL, SENSITIVITY, RUN = "Samples", "Rounding", "Goal", "Sensitivity", "Run"
 
 TestDataOption = Annotated[str | None, _option(SAMPLES, "Samples the search does not see.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")]
 OutOption = Annotated[str | None, _option(RUN, "The run folder; the same one is continued.", "--out", "-o")]
 FreshOption = Annotated[bool, _option(RUN, "Empty the run folder first.", "--fresh")]
 
@@ -193,6 +194,15 @@ class Goal:
             "search": self.search,
             "score_format": self.score_format,
         }
+
+
+def run_folder(run: str) -> None:
+    """Refuse what is not the folder of a run."""
+    from ..errors import RunError
+    from ..opening import is_folder
+
+    if not is_folder(run):
+        raise RunError(f"{run} is not the folder of a run: `bitsect quantize MODEL --out {run}` makes one")
 
 
 def zoo_data(model: str, data: str | None, name: str = "calibration") -> str | None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from .app import JsonOption, ModelOrRunArgument, TrustOption
-from .options import FreshOption, Goal, Measuring, Opening, OutOption, TestDataOption, command, zoo_data
+from .options import (
+    FreshOption,
+    Goal,
+    Measuring,
+    Opening,
+    OutOption,
+    RunArgument,
+    TestDataOption,
+    command,
+    run_folder,
+    zoo_data,
+)
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -46,7 +55,7 @@ def quantize(
 
 @command
 def search(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run: RunArgument,
     goal: Goal,
     measuring: Measuring,
     test_data: TestDataOption = None,
@@ -54,14 +63,11 @@ def search(
     json: JsonOption = False,
 ) -> None:
     """Solve a run again for another target, metric or budget; nothing is measured twice."""
-    from ..errors import RunError
     from ..pipeline import quantize as find
-    from ..run import is_folder
     from .bars import ShownProgress
     from .output import working
 
-    if not is_folder(run):
-        raise RunError(f"{run} is not the folder of a run: `bitsect quantize MODEL --out {run}` makes one")
+    run_folder(run)
     with working():
         result = find(
             run,

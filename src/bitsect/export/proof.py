@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -126,7 +126,8 @@ def prove(
     *,
     target: str = "onnxruntime",
     batch_size: int = 64,
-    seconds: float = 2.0,
+    seconds: float = 1.0,
+    progress: Callable[[int], None] = lambda count: None,
 ) -> Proof:
     """Run the model in `path` on `samples` and compare it with the program under the same rounding.
 
@@ -135,7 +136,8 @@ def prove(
     """
     for_runtime = target_named(target).name == "onnxruntime"
     model = OnnxModel(path) if for_runtime else ReferenceModel(path)
-    compared = _compare(model, program, rounder(plan), samples, task, batch_size if for_runtime else 4)
+    size = batch_size if for_runtime else 4
+    compared = _compare(model, program, rounder(plan), samples, task, size, progress)
     with tempfile.TemporaryDirectory() as folder:
         float_path = Path(folder) / "float.onnx"
         everything_float = Plan.uniform(program.layers)
@@ -159,7 +161,13 @@ def prove(
 
 
 def _compare(
-    model: OnnxModel, program: Program, rounding: Rounding, samples: Samples, task: Task, batch_size: int
+    model: OnnxModel,
+    program: Program,
+    rounding: Rounding,
+    samples: Samples,
+    task: Task,
+    batch_size: int,
+    progress: Callable[[int], None],
 ) -> dict[str, Any]:
     differing: list[int] = []
     identical = 0
@@ -175,6 +183,7 @@ def _compare(
         same, equal = _alike(judged, ran, scores["judged"][-1], scores["ran"][-1])
         differing += batch.indices[~same].tolist()
         identical += int(equal.sum())
+        progress(len(batch.indices))
         if few and int(batch.indices[-1]) + 1 >= REFERENCE_SAMPLES:
             break
     joined = {name: torch.cat(parts) for name, parts in scores.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,13 +48,12 @@ class OnnxModel:
         options.inter_op_num_threads = 1
         if optimised is not None:
             options.optimized_model_filepath = str(optimised)
-        if not Path(path).is_file():
-            raise BitsectError(f"{path}: no such file")
+        _check_exists(path)
         try:
             self.session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
         except Exception as error:  # its classes of errors have no common parent
             raise ExportError(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from error
-        self.runtime = f"onnxruntime {onnxruntime.__version__}"
+        self.path, self.runtime = Path(path), f"onnxruntime {onnxruntime.__version__}"
         self.inputs = {each.name: each.shape for each in self.session.get_inputs()}
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
@@ -101,15 +100,21 @@ class OnnxModel:
 class ReferenceModel(OnnxModel):
     """The same model in ONNX's reference evaluator: the meaning of every operator in plain NumPy."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, threads: int | None = None) -> None:
         try:
             import onnx
             from onnx.reference import ReferenceEvaluator
         except ImportError:
             raise MissingExtraError("onnx", "onnx", "running an ONNX model") from None
-        model = onnx.load(path)
-        self.evaluator = ReferenceEvaluator(model)
-        self.runtime = f"onnx {onnx.__version__} reference evaluator"
+        _check_exists(path)
+        try:
+            model = onnx.load(path)
+            self.evaluator = ReferenceEvaluator(model)
+        except Exception as error:  # of protobuf, or of operators that it does not know
+            raise ExportError(
+                f"{path}: the reference evaluator cannot load it: {_first_line(error)}"
+            ) from error
+        self.path, self.runtime = Path(path), f"onnx {onnx.__version__} reference evaluator"
         self.inputs = {
             each.name: [size.dim_param or size.dim_value for size in each.type.tensor_type.shape.dim]
             for each in model.graph.input
@@ -117,7 +122,15 @@ class ReferenceModel(OnnxModel):
         self.metadata = {each.key: each.value for each in model.metadata_props}
 
     def _run(self, feed: dict[str, Array]) -> list[Array]:
-        return [np.asarray(array) for array in self.evaluator.run(None, feed)]
+        try:
+            return [np.asarray(array) for array in self.evaluator.run(None, feed)]
+        except Exception as error:
+            raise DataError(
+                f"the reference evaluator cannot run these samples: {_first_line(error)}"
+            ) from error
+
+
+RUNTIMES: dict[str, type[OnnxModel]] = {"onnxruntime": OnnxModel, "reference": ReferenceModel}
 
 
 @dataclass(frozen=True)
@@ -126,7 +139,7 @@ class Ran:
 
     accuracy: float
     samples: int
-    latency_ms: float  # of one sample in one thread, the least of many runs
+    latency_ms: float | None  # of one sample in one thread, the least of many runs
     runtime: str
 
     def to_json(self) -> dict[str, Any]:
@@ -134,21 +147,29 @@ class Ran:
 
 
 def run_onnx(
-    path: str | Path, samples: Samples, task: Task, *, batch_size: int = 64, seconds: float = 2.0
+    model: OnnxModel,
+    samples: Samples,
+    task: Task,
+    *,
+    batch_size: int = 64,
+    seconds: float = 1.0,
+    progress: Callable[[int], None] = lambda count: None,
 ) -> Ran:
-    """Accuracy of the model in `path` on labelled samples, and its latency."""
+    """Accuracy of a model on labelled samples, and its latency, but for the reference evaluator's."""
     if samples.labels is None:
         raise DataError(f"{samples.spec}: no labels: an ONNX model is judged by labels")
-    model = OnnxModel(path)
     scores = []
     for batch in samples.batches(batch_size):
         assert batch.labels is not None
         scores.append(task.score(model.run(batch.inputs), batch.labels))
-    latency = latencies_ms([path], samples.inputs(slice(0, 1)), seconds=seconds)[0]
+        progress(len(batch.indices))
+    latency = None
+    if not isinstance(model, ReferenceModel):
+        latency = latencies_ms([model.path], samples.inputs(slice(0, 1)), seconds=seconds)[0]
     return Ran(task.score_all(torch.cat(scores)), len(samples), latency, model.runtime)
 
 
-def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float = 2.0) -> list[float]:
+def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float = 1.0) -> list[float]:
     """The least time of one run of each model in one thread; they take turns on the same machine."""
     models = [OnnxModel(path, threads=1) for path in paths]
     feeds = [
@@ -192,6 +213,11 @@ def _structured(outputs: list[Tensor], metadata: Mapping[str, str]) -> Any:
     if all(name.isdigit() for name in names):
         return tuple(outputs)
     return Outputs(zip(names, outputs, strict=True))
+
+
+def _check_exists(path: str | Path) -> None:
+    if not Path(path).is_file():
+        raise BitsectError(f"{path}: no such file")
 
 
 def _first_line(error: BaseException) -> str:

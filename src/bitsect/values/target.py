@@ -32,8 +32,10 @@ class Target:
 
     @classmethod
     def parse(cls, text: str | float) -> Target:
-        """The relative target in `text`: 99.9% or 0.999."""
+        """The target in `text`: 99.9% or 0.999, or as a target is printed."""
         share = str(text).strip()
+        if share.startswith("max drop "):
+            return cls.drop(share.removeprefix("max drop ").removesuffix(" points"))
         number = _number(share.removesuffix("%"))
         if number is not None and share.endswith("%"):
             number /= 100
@@ -58,9 +60,15 @@ class Target:
 
     def __str__(self) -> str:
         if self.relative is not None:
-            return f"{float(self.relative * 100):g}%"
+            return f"{_written(self.relative * 100)}%"
         assert self.max_drop is not None
-        return f"max drop {float(self.max_drop * 100):g} points"
+        return f"max drop {_written(self.max_drop * 100)} points"
+
+
+def _written(number: Fraction) -> str:
+    """All digits of a number that was written as a decimal, so that it can be read again."""
+    digits = Decimal(number.numerator) / Decimal(number.denominator)
+    return f"{digits.normalize():f}"
 
 
 def _number(text: str) -> Fraction | None:

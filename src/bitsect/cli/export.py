@@ -1,0 +1,91 @@
+"""bitsect export: a plan becomes a file that runs, and is proven to be the model that was judged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import JsonOption, TrustOption
+from .options import DATA, SAMPLES, RunArgument, command, run_folder
+
+if TYPE_CHECKING:
+    from ..export.deliver import Delivery
+
+
+@command
+def export(
+    run: RunArgument,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")],
+    to: Annotated[str, typer.Option(help="Form of the file: onnx.")] = "onnx",
+    made_for: Annotated[
+        str,
+        typer.Option(
+            "--for", help="onnxruntime: its fast integer kernels; portable: plain ONNX, 4-bit tensors packed."
+        ),
+    ] = "onnxruntime",
+    plan: Annotated[str | None, typer.Option(help="Another plan.json than the run's own.")] = None,
+    format: Annotated[str | None, typer.Option(help="Or: one format for all layers.")] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Overwrite FILE, and keep it where a check fails (exit code 1 still)."),
+    ] = False,
+    require_speedup: Annotated[
+        bool, typer.Option("--require-speedup", help="Fail if the model is slower than the float one.")
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Prove on these samples; default: the run's test samples, else its own. {DATA}.",
+            rich_help_panel=SAMPLES,
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Draw so many samples; default: all.", rich_help_panel=SAMPLES)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.", rich_help_panel=SAMPLES)] = 0,
+    trust: TrustOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write a run's model to a file, run it there, and prove that it is the one that was judged."""
+    from ..errors import ExportError
+    from ..pipeline import export as write
+    from .bars import ShownProgress
+    from .output import print_json, working
+
+    run_folder(run)
+    with working():
+        delivery = write(
+            run,
+            out,
+            to=to,
+            made_for=made_for,
+            plan=plan,
+            format=format,
+            test=data,
+            draw=samples,
+            seed=seed,
+            force=force,
+            require_speedup=require_speedup,
+            trust=trust,
+            progress=ShownProgress(),
+        )
+    print_json(delivery.to_json()) if json else _show(delivery)
+    if delivery.failures:
+        raise ExportError(delivery.complaint)
+
+
+def _show(delivery: Delivery) -> None:
+    from .output import note, stdout
+
+    for line in str(delivery.proof).splitlines():
+        stdout.print(line, soft_wrap=True)
+    accuracies = [f"{each.accuracy:.2%} under placement {name}" for name, each in delivery.judged.items()]
+    judged = ", ".join([f"float {delivery.float.accuracy:.2%}", *accuracies])
+    stdout.print(f"On the samples of the run: {judged}.", soft_wrap=True)
+    if delivery.goal is not None:
+        stdout.print(f"Target {delivery.goal}: {'kept' if delivery.goal_kept else 'NOT kept'}.")
+    for line in delivery.notes:
+        stdout.print(f"Note: {line}.", soft_wrap=True)
+    if delivery.kept:
+        note(f"Written to {delivery.path}")

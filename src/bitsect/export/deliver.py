@@ -1,0 +1,195 @@
+"""A plan on its way out: judged where it will run, written, proven, and only then put in place."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..data import Samples
+from ..errors import ExportError
+from ..run import Run, one_of
+from ..values import Evaluation, Plan, Target
+from .onnx import Exported, export_onnx
+from .proof import Proof, prove
+from .target import target_named
+
+
+class Exporter(NamedTuple):
+    """A way out: it writes a model, and proves that what it wrote is the model that was judged."""
+
+    write: Callable[..., Exported]
+    prove: Callable[..., Proof]
+
+
+EXPORTERS = {"onnx": Exporter(export_onnx, prove)}
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What was written, how it was judged before, and what it did when it ran."""
+
+    exported: Exported
+    proof: Proof
+    float: Evaluation  # on the samples of the run, as the next
+    judged: dict[str, Evaluation]  # the plan, by placement: that of the run, then that of the file
+    goal: Target | None
+    proven_on: str
+    failures: tuple[str, ...]
+    kept: bool
+
+    @property
+    def path(self) -> Path:
+        return self.exported.path
+
+    @property
+    def goal_kept(self) -> bool:
+        """Whether the model is as accurate as the target has it, on the samples of the run."""
+        (*_, judged) = self.judged.values()
+        return self.goal is None or judged.reaches(self.goal.threshold(self.float.exact)) is True
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong with the model, and what became of it."""
+        outcome = "kept all the same" if self.kept else "not written; --force keeps it"
+        return f"{self.path}: {'; '.join(self.failures)}: {outcome}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the file is not as planned."""
+        return tuple(str(note) for note in self.exported.notes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": str(self.path) if self.kept else None,
+            "for": self.exported.target,
+            "proven": self.proof.holds,
+            "target": None if self.goal is None else str(self.goal),
+            "float_accuracy": self.float.accuracy,
+            "judged": {placement: each.accuracy for placement, each in self.judged.items()},
+            "proof": {**self.proof.to_json(), "data": self.proven_on},
+            "notes": list(self.notes),
+            "failures": list(self.failures),
+        }
+
+
+def deliver(
+    run: Run,
+    plan: Plan,
+    path: str | Path,
+    *,
+    to: str = "onnx",
+    made_for: str = "onnxruntime",
+    goal: Target | None = None,
+    test: Samples | None = None,
+    force: bool = False,
+    require_speedup: bool = False,
+) -> Delivery:
+    """The model of `plan` in `path`, proven on `test` (else on the samples of the run).
+
+    A run under another placement than the one the file is made for is judged again first. A file that
+    is not the model that was judged, misses `goal`, or is no faster than float where that is required,
+    is not put in place, unless `force` is given, which also overwrites.
+    """
+    check_request(path, to, made_for, force, require_speedup)
+    write, prove = EXPORTERS[to]
+    placement, place = target_named(made_for).placement.name, Path(path)
+    samples, formats = test or run.samples, set(plan.values())
+    with ExitStack() as stack:
+        there = run
+        if run.settings.placement != placement:
+            there = stack.enter_context(run.under(placement))
+        judged = {each.settings.placement: _judge(each, plan) for each in (run, there)}
+        baseline = _judge(there, Plan.uniform(run.program.layers))
+        rounder = there.rounder(formats)
+        folder = stack.enter_context(_folder_beside(place))
+        with run.progress.stage("export"):
+            draft, about = folder / place.name, _metadata(run, goal)
+            exported = write(run.program, rounder, plan, draft, target=made_for, metadata=about)
+        with run.progress.stage("prove", len(samples)) as advance:
+            proof = prove(
+                exported.path,
+                run.program,
+                rounder,
+                plan,
+                samples,
+                run.task,
+                target=made_for,
+                batch_size=run.settings.batch_size,
+                progress=advance,
+            )
+        failures = (
+            *proof.failures,
+            *_missed(goal, baseline, judged[placement]),
+            *(["it is slower than float"] if require_speedup and proof.slower else []),
+        )
+        kept = force or not failures
+        if kept:
+            _put_in_place(folder, place)
+    exported = replace(exported, path=place)
+    return Delivery(exported, proof, baseline, judged, goal, samples.spec, failures, kept)
+
+
+def check_request(path: str | Path, to: str, made_for: str, force: bool, require_speedup: bool) -> None:
+    """Refuse what can be refused before the first minute of work."""
+    one_of("form", to, EXPORTERS)
+    target_named(made_for)
+    if require_speedup and made_for == "portable":
+        raise ExportError("a portable file is not timed: leave --require-speedup out")
+    if Path(path).is_dir():
+        raise ExportError(f"{path} is a folder: name a file in it")
+    if Path(path).exists() and not force:
+        raise ExportError(f"{path} exists: pass --force to overwrite it, or name another file")
+
+
+def _judge(run: Run, plan: Plan) -> Evaluation:
+    evaluator = run.evaluator(set(plan.values()))
+    with run.progress.stage(f"judge under {run.settings.placement}", len(run.samples)) as evaluator.progress:
+        return evaluator(plan)
+
+
+def _missed(goal: Target | None, baseline: Evaluation, judged: Evaluation) -> Iterator[str]:
+    if goal is not None and not judged.reaches(goal.threshold(baseline.exact)):
+        yield (
+            f"it misses the target of {goal}: {judged.accuracy:.2%} of the run's samples, "
+            f"float {baseline.accuracy:.2%}"
+        )
+
+
+def _metadata(run: Run, goal: Target | None) -> dict[str, str]:
+    """What a run knows that a program does not; how pixels become inputs serves `bitsect evaluate FILE`."""
+    return {
+        "bitsect.data": run.samples.fingerprint(),
+        "bitsect.task": run.task.name,
+        "bitsect.pixels": json.dumps(run.pixels),
+        **({} if goal is None else {"bitsect.goal": str(goal)}),
+    }
+
+
+# Files
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    """A folder on the same disk, gone at the end with all that is still in it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(dir=path.parent, prefix=".bitsect-")
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written: {error.strerror}") from None
+    with made as folder:
+        yield Path(folder)
+
+
+def _put_in_place(folder: Path, place: Path) -> None:
+    """The model last: it is whole once it is there."""
+    weights = place.with_name(f"{place.name}.data")
+    if (folder / weights.name).exists():
+        (folder / weights.name).replace(weights)
+    elif place.exists():
+        weights.unlink(missing_ok=True)  # of the file that is overwritten
+    (folder / place.name).replace(place)

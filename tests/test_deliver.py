@@ -1,0 +1,247 @@
+"""From a finished run to a file: judged again where it will run, proven, and kept or refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+
+import bitsect
+from bitsect.errors import ExportError, RunError
+from bitsect.export.deliver import EXPORTERS, Delivery, Exporter
+from bitsect.export.onnx import Exported
+from bitsect.export.proof import Proof
+from bitsect.pipeline import evaluate_file, export
+from bitsect.result import Result
+from bitsect.values import INT4, INT8, Plan, Target
+from tiny import Residual, images, refill
+
+SAMPLES = 48
+
+
+@cache
+def network() -> nn.Module:
+    """Answers that differ from image to image: no bias decides them."""
+    model = refill(Residual())
+    with torch.no_grad():
+        model.head.bias -= model(images(64)[0]).mean(0)
+    return model
+
+
+def labelled(count: int = SAMPLES, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images with the float network's own answers: it gets everything right."""
+    x, _ = images(count, seed)
+    with torch.no_grad():
+        return x, network()(x).argmax(1)
+
+
+def quantize(**options: Any) -> Result:
+    """A run that is cheap: only int8, one pass for the scores."""
+    options = {"target": 0.8, "formats": ["int8"], "metric": "sqnr"} | options
+    return bitsect.quantize(network(), labelled(), **options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A finished run under the paper's placement."""
+    return quantize(out=tmp_path_factory.mktemp("made") / "run")
+
+
+@pytest.fixture(scope="module")
+def delivered(made: Result) -> Delivery:
+    return made.export(made.run.folder.path.parent / "model.onnx", test=labelled(80, seed=2))
+
+
+@pytest.fixture
+def run(made: Result, delivered: Delivery, tmp_path: Path) -> Path:
+    """A copy of the run, in which nothing has to be judged again."""
+    return Path(shutil.copytree(made.run.folder.path, tmp_path / "run"))
+
+
+@pytest.fixture
+def tampered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the exporter write another model than it should, or the proof find something else."""
+
+    def tamper(model: Callable[[Any], None] = lambda model: None, **found: Any) -> None:
+        write, prove = EXPORTERS["onnx"]
+
+        def write_other(*args: Any, **options: Any) -> Exported:
+            exported = write(*args, **options)
+            changed = onnx.load(exported.path)
+            model(changed)
+            onnx.save(changed, exported.path)
+            return exported
+
+        def prove_other(*args: Any, **options: Any) -> Proof:
+            return replace(prove(*args, **options), **found)
+
+        monkeypatch.setitem(EXPORTERS, "onnx", Exporter(write_other, prove_other))
+
+    return tamper
+
+
+def negate_head(model: onnx.ModelProto) -> None:
+    """The last layer answers the contrary."""
+    (weight,) = [each for each in model.graph.initializer if each.name == "head.weight.codes"]
+    weight.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weight), weight.name))
+
+
+# ---- what is delivered ---------------------------------------------------------------------------
+
+
+def test_a_run_under_another_placement_is_judged_again_and_both_figures_are_said(
+    made: Result, delivered: Delivery
+) -> None:
+    assert list(delivered.judged) == ["paper", "onnxruntime"]
+    assert delivered.judged["paper"].accuracy == made.accuracy
+    assert delivered.float.accuracy == 1
+    assert delivered.goal == made.target
+    assert delivered.goal_kept
+    assert (made.run.folder.path / "under-onnxruntime" / "ranges.json").exists()
+
+
+def test_the_proof_is_on_the_samples_that_were_given(delivered: Delivery) -> None:
+    proof = delivered.proof
+    assert (proof.samples, proof.differing, proof.identical) == (80, (), 80)
+    assert proof.judged_accuracy == proof.runtime_accuracy
+    assert proof.float_kernels == ()
+    assert proof.kernels is not None
+    assert proof.kernels["QLinearConv"] == 7
+    assert proof.kernels["QLinearAdd"] >= 2
+    assert proof.latency_ms is not None
+    assert proof.size_bytes == delivered.path.stat().st_size
+    assert not delivered.failures
+
+
+def test_the_file_says_what_it_is(made: Result, delivered: Delivery) -> None:
+    about = {each.key: each.value for each in onnx.load(delivered.path).metadata_props}
+    assert Plan.from_json(json.loads(about["bitsect.plan"]), made.run.program.layers) == made.plan
+    assert about["bitsect.program"] == made.run.program.fingerprint
+    assert about["bitsect.data"] == made.run.samples.fingerprint()
+    assert Target.parse(about["bitsect.goal"]) == made.target
+    assert about["bitsect.version"] == bitsect.__version__
+    assert str(Path.home()).encode() not in delivered.path.read_bytes()
+
+
+def test_a_delivery_as_json(delivered: Delivery) -> None:
+    data = json.loads(json.dumps(delivered.to_json(), allow_nan=False))
+    assert data["file"] == str(delivered.path)
+    assert data["proven"] is True
+    assert data["judged"].keys() == {"paper", "onnxruntime"}
+    assert data["failures"] == []
+    assert data["proof"]["latency_ratio"] > 0
+
+
+def test_a_file_is_judged_alone(delivered: Delivery) -> None:
+    ran = evaluate_file(delivered.path, labelled(80, seed=2))
+    assert ran.accuracy == delivered.proof.runtime_accuracy
+    assert ran.samples == 80
+    assert ran.latency_ms is not None
+    assert ran.runtime.startswith("onnxruntime")
+    few = evaluate_file(delivered.path, labelled(80, seed=2), draw=5, runtime="reference")
+    assert (few.samples, few.latency_ms) == (5, None)
+
+
+def test_a_run_for_the_runtime_is_not_judged_again(tmp_path: Path) -> None:
+    result = quantize(settings={"placement": "onnxruntime"}, formats=["int8", "int4"], target=0.7)
+    delivery = result.export(tmp_path / "model.onnx")
+    assert delivery.judged == {"onnxruntime": result.rows[-1].evaluation}
+    assert delivery.proof.samples == SAMPLES
+    assert not (result.run.folder.path / "under-onnxruntime").exists()
+    assert any("8-bit tensors" in line for line in delivery.notes) is (INT4 in result.plan.values())
+
+
+def test_a_portable_file_is_judged_as_the_paper_has_it(run: Path, tmp_path: Path) -> None:
+    delivery = export(run, tmp_path / "model.onnx", made_for="portable", format="int4", force=True)
+    assert list(delivery.judged) == ["paper"]
+    assert delivery.proof.runtime.endswith("reference evaluator")
+    assert delivery.proof.latency_ratio is None
+    assert delivery.proof.holds
+
+
+def test_a_run_works_alone(run: Path, tmp_path: Path) -> None:
+    """The network was a Python object: the folder is all there is."""
+    delivery = export(run, tmp_path / "model.onnx", draw=20)
+    assert delivery.proof.samples == 20
+    assert delivery.kept
+
+
+def test_the_users_own_judge_does_not_bind_the_file(tmp_path: Path) -> None:
+    result = quantize(evaluate=lambda network: 0.5, out=tmp_path / "run")
+    assert set(result.plan.values()) == {INT8}
+    assert export(tmp_path / "run", tmp_path / "model.onnx").goal is None
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_nothing_is_overwritten_without_being_asked(run: Path, tmp_path: Path) -> None:
+    place = tmp_path / "model.onnx"
+    place.write_text("mine")
+    with pytest.raises(ExportError, match="exists: pass --force to overwrite it"):
+        export(run, place)
+    with pytest.raises(ExportError, match="is a folder: name a file in it"):
+        export(run, tmp_path)
+    assert place.read_text() == "mine"
+    assert export(run, place, force=True).kept
+    onnx.checker.check_model(str(place), full_check=True)
+
+
+def test_another_model_than_the_judged_one_is_refused(
+    run: Path, tmp_path: Path, tampered: Callable[..., None]
+) -> None:
+    tampered(negate_head)
+    delivery = export(run, tmp_path / "model.onnx")
+    assert not delivery.kept
+    assert "predictions differ in onnxruntime" in delivery.complaint
+    assert f"samples {delivery.proof.differing[0]}, " in delivery.complaint
+    assert "not written; --force keeps it" in delivery.complaint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+    kept = export(run, tmp_path / "model.onnx", force=True)
+    assert kept.failures == delivery.failures
+    assert (tmp_path / "model.onnx").exists()
+
+
+def test_a_model_below_the_target_is_refused(made: Result, tmp_path: Path) -> None:
+    coarse = Plan.uniform(made.run.program.layers, INT4)
+    result = replace(made, target=Target.parse("100%"), plan=coarse)
+    with pytest.raises(ExportError, match=r"misses the target of 100%: \d+\.\d+% of the run's samples"):
+        result.export(tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_slower_than_float_is_said_first_and_refused_on_request(
+    run: Path, tmp_path: Path, tampered: Callable[..., None]
+) -> None:
+    tampered(latency_ms=2.0, float_latency_ms=1.0)
+    delivery = export(run, tmp_path / "slow.onnx")
+    assert str(delivery.proof).startswith("SLOWER than float: 2.00 ms to 1.00 ms, 2.00×")
+    assert delivery.kept
+    delivery = export(run, tmp_path / "model.onnx", require_speedup=True)
+    assert delivery.failures == ("it is slower than float",)
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_what_cannot_be_asked_for(run: Path, tmp_path: Path) -> None:
+    place = tmp_path / "model.onnx"
+    with pytest.raises(bitsect.BitsectError, match="unknown form 'tflite': use onnx"):
+        export(run, place, to="tflite")
+    with pytest.raises(ExportError, match="unknown target 'gpu': export for onnxruntime or portable"):
+        export(run, place, made_for="gpu")
+    with pytest.raises(ExportError, match="a portable file is not timed"):
+        export(run, place, made_for="portable", require_speedup=True)
+    with pytest.raises(bitsect.BitsectError, match="either a plan or a format"):
+        export(run, place, plan="plan.json", format="int8")
+    (run / "plan.json").unlink()
+    with pytest.raises(RunError, match="holds no plan yet: `bitsect search"):
+        export(run, place)
