@@ -333,8 +333,7 @@ class Edit:
         site.kernel = result.producer()
         bias = input_of(gemm, 2)
         constant = self.nodes.constant(bias)
-        if constant is not None and site.format.activation_bits is not None:
-            # ONNX Runtime would make a Gemm of a sum again, and has none for codes and a float bias.
+        if constant is not None:  # ONNX Runtime would make a Gemm of a sum again, on a float kernel
             negated = self.nodes.add_constant(f"{site.name}.bias.negated", -constant)
             result = self.nodes.add("Sub", [result, negated], f"{site.name}.sub")
         elif bias is not None:

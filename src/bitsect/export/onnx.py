@@ -66,7 +66,11 @@ def export_onnx(
     notes = Edit(program, rounder, plan, rounding, marked, chosen).run()
     _tidy(marked.model, program)
     marked.model.metadata_props.update(_metadata(program, plan, chosen, metadata or {}))
-    return Exported(Path(path), target, _write(marked.model, Path(path)), notes)
+    try:
+        size = _write(marked.model, Path(path))
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written: {error.strerror or error}") from error
+    return Exported(Path(path), target, size, notes)
 
 
 def _check_precision(program: Program, plan: Plan) -> None:
