@@ -282,9 +282,10 @@ def test_another_target_measures_nothing_again(run: Path, made: Result) -> None:
 def test_metrics_share_what_was_measured(run: Path) -> None:
     before = journals(run)
     for metric in ("hessian", "interlayer", "single", "sqnr", "random"):
-        scores, count = bitsect.sensitivity(run, metric=metric, measuring=QUICK)
+        scores = bitsect.sensitivity(run, metric=metric, measuring=QUICK)
         assert len(scores.values) == 4
-        assert count == FEW
+        assert scores.samples == (None if metric in ("hessian", "random") else FEW)
+        assert scores.probes == (8 if metric == "hessian" else None)
         assert (run / f"scores-{metric}-int8.json").exists()
     new = journals(run).keys() - before.keys()
     assert new <= {"single-int8"}  # outputs for the linear estimate, which exact pairs do not keep
@@ -553,11 +554,21 @@ def test_evaluate_refuses_a_plan_of_another_network(run: Path, made: Result) -> 
 def test_until_stable_says_how_many_samples_it_took() -> None:
     settings = Settings(batch_size=8)
     ask = {"metric": "single", "measuring": {"loss": "kl"}, "settings": settings}
-    scores, count = bitsect.sensitivity(small(), images(), until_stable=-1.0, **ask)
-    assert count == 8
-    scores, count = bitsect.sensitivity(small(), images(), until_stable=1.1, **ask)
-    assert count == FEW
-    assert scores == bitsect.sensitivity(small(), images(), **ask)[0]
+    assert bitsect.sensitivity(small(), images(), until_stable=-1.0, **ask).samples == 8
+    scores = bitsect.sensitivity(small(), images(), until_stable=1.1, **ask)
+    assert scores.samples == FEW
+    assert scores == bitsect.sensitivity(small(), images(), **ask)
+
+
+@pytest.mark.parametrize(("metric", "fewest"), [("hessian", (None, 8)), ("fisher", (8, None))])
+def test_until_stable_counts_what_a_metric_rests_on(
+    metric: str, fewest: tuple[int | None, int | None]
+) -> None:
+    ask = {"metric": metric, "settings": Settings(batch_size=8), "measuring": {"probes": 16, "tolerance": 0}}
+    scores = bitsect.sensitivity(small(), labelled(), until_stable=-1.0, **ask)
+    assert (scores.samples, scores.probes) == fewest
+    scores = bitsect.sensitivity(small(), labelled(), until_stable=1.1, **ask)
+    assert (scores.samples, scores.probes) == (fewest[0] and FEW, fewest[1] and 16)
 
 
 def test_scores_for_float_are_refused() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -18,21 +17,31 @@ from .data.load import MEMORY
 from .errors import BitsectError, CaptureError, DataError, RunError, TargetError
 from .export.deliver import Delivery, check_request, deliver
 from .export.runtime import RUNTIMES, Ran, run_onnx
+from .judge import Evaluate, Judge, function_name
 from .latency import Budget, cost, faster_formats, latency_table
+from .measure.traces import FEWEST_PROBES
 from .metrics import Metric, Options, metric_named
 from .models import load_model, parse_example
 from .opening import is_folder, open_run
 from .program import Inputs, Program
 from .progress import Progress
-from .references import resolve
-from .result import Judged, QuantizedModel, Result, Test
-from .run import LOSSES, PAIRS, Run, Settings, one_of
-from .search import SEARCHES, Found, Problem, Search, high_to_low, pinned
+from .request import (
+    check_measuring,
+    parse_format,
+    parse_formats,
+    parse_limits,
+    parse_target,
+    plan_for,
+    scoring_format,
+    search_named,
+)
+from .result import Judged, Result, Test
+from .run import PROBES, Run, Settings, one_of
+from .search import Found, Problem, Search, high_to_low, pinned
 from .search.budget import within_budget
 from .tasks import task_named
 from .values import FLOAT, INT4, INT8, Cost, Evaluation, Format, LatencyTable, Layer, Plan, Scores, Target
 
-Evaluate = Callable[[nn.Module], float]
 Allowed = Mapping[str, tuple[Format, ...]]
 
 OBJECTIVES = ("latency", "size")
@@ -69,10 +78,10 @@ def quantize(
     it said of a plan is remembered under its name.
     """
     # Whatever can be refused is refused before the first minute of work.
-    goal, limits = _target(target, budget, max_size), _limits(budget, max_size, latency)
-    wanted, scored_in = _formats(formats), _scored_in(score_format, formats)
-    chosen, find = metric_named(metric), _search_named(search)
-    measuring = _measuring(measuring)
+    goal, limits = parse_target(target, budget, max_size), parse_limits(budget, max_size, latency)
+    wanted, scored_in = parse_formats(formats), scoring_format(score_format, formats)
+    chosen, find = metric_named(metric), search_named(search)
+    measuring = check_measuring(measuring)
     one_of("objective", objective, OBJECTIVES)
     if evaluate is not None and test is not None:
         raise BitsectError(
@@ -85,7 +94,7 @@ def quantize(
         possible = pinned(layers, wanted, keep)
         allowed = _allowed(layers, possible, table, objective)
         steps = _steps(allowed)
-        judge = _Judge(run, {*steps, *wanted}, evaluate)
+        judge = Judge(run, {*steps, *wanted}, evaluate)
         scores = {
             format: _scores(run, chosen, format, options, measuring)
             for format in high_to_low(map(scored_in, steps or wanted))
@@ -115,7 +124,7 @@ def quantize(
             evaluations=evaluations,
             seconds=run.progress.seconds,
             agreement=run.samples.labels is None,
-            judge=None if evaluate is None else _name(evaluate),
+            judge=None if evaluate is None else function_name(evaluate),
             notes=(*_outcome(problem, found, goal), *_notes(run, possible, steps, table, objective)),
         )
         result.keep()
@@ -135,24 +144,23 @@ def sensitivity(
     progress: Progress | None = None,
     measuring: Mapping[str, Any] | None = None,
     **opening: Any,
-) -> tuple[Scores, int]:
-    """The scores of all layers, and how many samples they rest on.
+) -> Scores:
+    """The scores of all layers, with how far they can be trusted.
 
-    `until_stable` doubles the samples until two halves of them agree that well on the order.
+    `until_stable` doubles the samples, and the probes of the Hessian, until two halves of them agree
+    that well on the order.
     """
-    chosen, (wanted,), measuring = metric_named(metric), _formats((format,)), _measuring(measuring)
+    chosen, (wanted,), measuring = metric_named(metric), parse_formats((format,)), check_measuring(measuring)
     with open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening) as run:
-        total = len(run.samples)
-        # Traces and Fisher terms have draws of their own: more samples would change nothing.
-        counted = chosen.needs & {"pair", "single", "base", "signal", "noise"}
-        count = total if until_stable is None or not counted else min(total, run.settings.batch_size)
+        most = {"samples": len(run.samples), "probes": measuring.get("probes", PROBES)}
+        fewest = {"samples": run.settings.batch_size, "probes": FEWEST_PROBES}
+        draws = most if until_stable is None else {name: min(fewest[name], most[name]) for name in most}
         while True:
-            scores = _scores(run, chosen, wanted, options, measuring | {"samples": count})
+            scores = _scores(run, chosen, wanted, options, measuring | draws)
             agreed = until_stable is None or (scores.split_half or 0.0) >= until_stable
-            if agreed or count == total:
-                break
-            count = min(total, 2 * count)
-        return scores, count
+            if agreed or draws == most:
+                return scores
+            draws = {name: min(2 * draws[name], most[name]) for name in most}
 
 
 def evaluate(
@@ -174,9 +182,7 @@ def evaluate(
     Ranges come from `calibration`, those of a run from the run, else from the judged samples themselves.
     A run is judged on its own samples and by its own plan where no others are given.
     """
-    if plan is not None and format is not None:
-        raise BitsectError("pass either a plan or a format, not both")
-    wanted = Format.parse(format) if isinstance(format, str) else format
+    wanted = parse_format(plan, format)
     drawn = {"draw": draw, "seed": seed}
     apart = calibration is not None or is_folder(model)  # ranges do not come from the judged samples
     opening |= {"task": task, "settings": settings, "progress": progress} | ({} if apart else drawn)
@@ -184,7 +190,7 @@ def evaluate(
         judged = run.samples if samples is None else samples
         if apart:
             judged = run.load(judged, samples=draw, seed=seed)
-        chosen = _plan(plan, wanted, run)
+        chosen = plan_for(run, plan, wanted)
         evaluator = run.evaluator(set(chosen.values()), judged if apart else None)
         rows = []
         for name, each in (("float", Plan.uniform(run.program.layers)), ("plan", chosen)):
@@ -213,14 +219,12 @@ def export(
 
     It is proven on `test`, else on the samples that the run was tested on, else on its own.
     """
-    if plan is not None and format is not None:
-        raise BitsectError("pass either a plan or a format, not both")
-    wanted = Format.parse(format) if isinstance(format, str) else format
+    wanted = parse_format(plan, format)
     check_request(path, to, made_for, force, require_speedup)
     with open_run(run, trust=trust, progress=progress) as opened:
         if plan is None and wanted is None and not (opened.folder.path / "plan.json").exists():
             raise RunError(f"{run} holds no plan yet: `bitsect search {run} --target 99%` finds one")
-        chosen = _plan(plan, wanted, opened)
+        chosen = plan_for(opened, plan, wanted)
         known = opened.folder.read_json("result.json") or {}
         goal = known.get("target") if known.get("judge") is None else None
         tested_on = (known.get("test") or {}).get("data", MEMORY)
@@ -291,111 +295,13 @@ def capture_model(
     return capture(network.model, example, embeddings=embeddings, device=device)
 
 
-class _Judge:
-    """The question that a search asks; plans known from before cost nothing."""
-
-    def __init__(self, run: Run, formats: set[Format], function: Evaluate | None) -> None:
-        self.run, self.function = run, function
-        self.evaluator = run.evaluator(formats)
-        self.judged: set[Plan] = set()  # besides the float network
-        self.progress: Callable[[int], None] = lambda count: None
-
-    def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
-        before = self.evaluator.judged_batches
-        evaluation = self._by_function(plan) if self.function else self.evaluator(plan, threshold)
-        if self.evaluator.judged_batches > before and set(plan.values()) != {FLOAT}:
-            self.judged.add(plan)
-        self.progress(1)
-        return evaluation
-
-    def _by_function(self, plan: Plan) -> Evaluation:
-        """The user's own figure, remembered like a sample of its own."""
-        assert self.function is not None
-        done, key = self.evaluator.done, f"{plan.key}/own/{_name(self.function)}"
-        if key not in done:
-            value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounder(plan))))
-            if not 0 <= value < float("inf"):
-                raise BitsectError(f"evaluate= returned {value}: expected a finite number, at least 0")
-            done[key] = {"value": np.array([value])}
-            self.evaluator.judged_batches += 1
-        return Evaluation(float(done[key]["value"][0]), 1, 1)
-
-
-def _name(function: Evaluate) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
-
-
-# What was asked for, made of what was written.
-
-
-def _target(target: str | float | Target | None, budget: str | None, max_size: str | None) -> Target | None:
-    if isinstance(target, Target):
-        return target
-    if target is not None:
-        return Target.parse(target)
-    if budget or max_size:
-        return None
-    raise BitsectError(
-        "what must be kept? pass --target 99.9%, --max-drop 0.5, --budget 0.8x or --max-size 12MB"
-    )
-
-
-def _limits(budget: str | None, max_size: str | None, latency: object) -> Budget | None:
-    if budget and latency is None:
-        raise BitsectError(f"a latency budget of {budget} needs a latency table: pass --latency a100 or FILE")
-    return Budget.parse(latency=budget, size=max_size) if budget or max_size else None
-
-
-def _formats(formats: Sequence[str | Format]) -> tuple[Format, ...]:
-    """The formats to choose from besides float, from high to low."""
-    parsed = high_to_low(Format.parse(f) if isinstance(f, str) else f for f in formats)
-    lower = tuple(format for format in parsed if format != FLOAT)
-    if not lower:
-        raise BitsectError("no format to try besides float: name one, such as int8 or w4a16")
-    return lower
-
-
-def _scored_in(score_format: str | None, formats: Sequence[str | Format]) -> Callable[[Format], Format]:
-    """The format whose scores order the layers for a step; in the paper, the highest for all steps."""
-    if score_format == "each":
-        return lambda step: step
-    (chosen, *_) = _formats(formats if score_format is None else (score_format,))
-    return lambda step: chosen
-
-
-def _search_named(name: str) -> Search:
-    if ":" not in name:
-        one_of("search", name, SEARCHES)
-        return SEARCHES[name]
-    found = resolve(name, "search")
-    if not callable(found):
-        raise BitsectError(f"search '{name}' is a {type(found).__name__}: name a function of a Problem")
-    return found
-
-
-def _measuring(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    measuring = dict(given or {})
-    one_of("pairs", measuring.get("pairs", "exact"), PAIRS)
-    one_of("loss", measuring.get("loss", "task"), LOSSES)
-    return measuring
+# Stages
 
 
 def _table(latency: str | LatencyTable | None, program: Program) -> LatencyTable | None:
     if latency is None or isinstance(latency, LatencyTable):
         return latency
     return latency_table(latency, program.layers)
-
-
-def _plan(plan: str | Path | Plan | None, format: Format | None, run: Run) -> Plan:
-    layers, own = run.program.layers, run.folder.path / "plan.json"
-    if isinstance(plan, Plan):
-        return Plan.from_json(plan.to_json(), layers)
-    if plan is None and format is None and own.exists():
-        plan = own
-    return Plan.uniform(layers, format or INT8) if plan is None else Plan.read(Path(plan), layers)
-
-
-# Stages
 
 
 def _allowed(

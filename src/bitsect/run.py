@@ -36,6 +36,7 @@ from .values.measured import Losses, Measured, Noise
 
 PAIRS = ("exact", "linear")
 LOSSES = ("task", "kl")
+PROBES = 64  # of the Hessian at most, where nothing else is asked for
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Run:
         pairs: str = "exact",
         loss: str = "task",
         samples: int | None = None,
-        probes: int = 64,
+        probes: int = PROBES,
         tolerance: float = 0.05,
         seed: int = 0,
     ) -> Measured:
@@ -222,7 +223,7 @@ class Run:
             noise = np.stack([_joined(journal, context, i, "noise") for i in range(len(context.layers))])
         if "fisher" in needs:
             journal = self.folder.journal(f"fisher-{format}")
-            with self.progress.stage("fisher", min(256, len(self.samples))) as advance:
+            with self.progress.stage("fisher", min(256, context.count)) as advance:
                 count = fisher_terms(context, format, journal, progress=advance)
             fisher = np.stack([journal[str(sample)]["fisher"] for sample in range(count)], axis=1)
         if "weight_error" in needs:
@@ -246,7 +247,7 @@ class Run:
                 exact_pairs(context, format, exact, advance)
             return exact, lambda loss: np.concatenate(
                 [_joined(exact, context, i, f"pair_{loss}") for i in range(len(context.layers) - 1)]
-                or [np.zeros((0, context.samples or len(self.samples)))]
+                or [np.zeros((0, context.count))]
             )
         single = self.folder.journal(f"single-{format}")
         with self.progress.stage("singles", pieces) as advance:
@@ -261,7 +262,7 @@ class Run:
             lambda loss: (
                 np.concatenate([linear[str(start)][f"pair_{loss}"] for start in context.starts()], axis=1)
                 if len(context.layers) > 1
-                else np.zeros((0, context.samples or len(self.samples)))
+                else np.zeros((0, context.count))
             ),
         )
 

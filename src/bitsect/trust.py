@@ -52,7 +52,7 @@ def score(
         return np.stack([metric(means, options) for means in replicates], axis=1)
 
     standard_error = split_half = None
-    if _fewest_draws(measured, metric, format) >= 2:
+    if min(_draws(measured, metric, format).values(), default=0) >= 2:
         if bootstrap >= 2:
             spread = replicated(lambda n, rng: resampled(n, rng, bootstrap)).std(axis=1, ddof=1)
             standard_error = tuple(spread.tolist())
@@ -60,7 +60,15 @@ def score(
             halves = replicated(lambda n, rng: halved(n, rng, SPLITS))
             pairs = zip(halves[:, :SPLITS].T, halves[:, SPLITS:].T, strict=True)
             split_half = float(np.mean([spearman(one, other) for one, other in pairs]))
-    return Scores(metric.name, format, measured.layers, tuple(values.tolist()), standard_error, split_half)
+    return Scores(
+        metric.name,
+        format,
+        measured.layers,
+        tuple(values.tolist()),
+        standard_error,
+        split_half,
+        **_draws(measured, metric, format),
+    )
 
 
 def resampled(draws: int, rng: np.random.Generator, count: int) -> Array:
@@ -96,6 +104,10 @@ def ranked(values: Array) -> Array:
     return (last - (counts - 1) / 2)[place]
 
 
-def _fewest_draws(measured: Measured, metric: Metric, format: Format) -> int:
+def _draws(measured: Measured, metric: Metric, format: Format) -> dict[str, int]:
+    """How many samples and probes a metric rests on, as far as it does."""
     drawn = metric.needs - {"weight_error"}
-    return min((measured.table(name, format).shape[-1] for name in drawn), default=0)
+    return {
+        "probes" if name == "traces" else "samples": measured.table(name, format).shape[-1]
+        for name in sorted(drawn)
+    }

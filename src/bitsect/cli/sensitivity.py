@@ -22,7 +22,7 @@ def sensitivity(
         bool,
         typer.Option(
             "--until-stable",
-            help="Double the samples until two halves agree on the order.",
+            help="Double samples and probes until two halves agree on the order.",
             rich_help_panel=SENSITIVITY,
         ),
     ] = False,
@@ -43,7 +43,7 @@ def sensitivity(
     from .tables import table_of
 
     with working():
-        scores, count = measure(
+        scores = measure(
             model,
             zoo_data(model, opening.data),
             format=format,
@@ -65,18 +65,25 @@ def sensitivity(
                     {"name": name, "score": value, "standard_error": error} for name, value, error in rows
                 ],
                 "split_half": scores.split_half,
-                "samples": count,
+                "samples": scores.samples,
+                "probes": scores.probes,
             }
         )
-    table = table_of("layer", "score", "± error", "", title=f"{scores.metric} at {format}, {count} samples")
+    table = table_of(
+        "layer",
+        "score",
+        "± error",
+        "",
+        title=", ".join(filter(None, [f"{scores.metric} at {format}", scores.draws])),
+    )
     largest = max((abs(value) for value in scores.values), default=0.0) or 1.0
     for name, value, error in sorted(rows, key=lambda row: -row[1]):
         bar = "█" * round(30 * max(0.0, value) / largest)
         table.add_row(name, f"{value:.4g}", "–" if error is None else f"{error:.2g}", bar)
     stdout.print(table)
     if scores.split_half is not None:
-        note(f"Two halves of the samples agree on this order to {scores.split_half:.2f} (rank correlation).")
+        note(f"Two halves of them agree on this order to {scores.split_half:.2f} (rank correlation).")
     if until_stable:
         reached = scores.split_half is not None and scores.split_half >= agreement
-        note(f"{'Stable' if reached else 'Not stable'} at {agreement:g} with {count} samples.")
+        note(f"{'Stable' if reached else 'Not stable'} at {agreement:g} with {scores.draws}.")
     return None

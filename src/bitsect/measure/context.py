@@ -40,7 +40,11 @@ class Context:
 
     def starts(self) -> range:
         """Where the batches begin."""
-        return range(0, self.samples or len(self.evaluator.samples), self.evaluator.batch_size)
+        return range(0, self.count, self.evaluator.batch_size)
+
+    @property
+    def count(self) -> int:
+        return self.samples or len(self.evaluator.samples)
 
     def rounding(self, format: Format, *layers: str) -> Rounding:
         """Only `layers` in `format`."""

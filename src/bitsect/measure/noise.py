@@ -32,7 +32,7 @@ def fisher_terms(
     context: Context, format: Format, done: Done, *, samples: int = 256, progress: Progress = silent
 ) -> int:
     """Fill `done` with the FIT terms of single samples, a piece for each; returns how many."""
-    count = min(samples, len(context.evaluator.samples))
+    count = min(samples, context.count)
     names = [str(sample) for sample in range(count) if str(sample) not in done]
     progress(count - len(names))
     if not names:

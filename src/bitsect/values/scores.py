@@ -20,6 +20,8 @@ class Scores:
     values: tuple[float, ...]
     standard_error: tuple[float, ...] | None = None  # None: too few draws to know, or none were made
     split_half: float | None = None  # rank agreement of two halves of the draws, −1 … 1
+    samples: int | None = None  # that they rest on
+    probes: int | None = None  # of the Hessian, each with samples of its own
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.values) == len(self.standard_error or self.values):
@@ -42,12 +44,24 @@ class Scores:
         score = dict(zip(self.layers, self.values, strict=True))
         return tuple(sorted(self.layers, key=score.__getitem__))
 
+    @property
+    def draws(self) -> str:
+        """What they rest on, in words.
+
+        >>> Scores("hessian", Format(8, 8), (), (), probes=16).draws
+        '16 probes'
+        """
+        counts = {"samples": self.samples, "probes": self.probes}
+        return ", ".join(f"{count} {name}" for name, count in counts.items() if count is not None)
+
     def to_json(self) -> dict[str, Any]:
         errors = self.standard_error or (None,) * len(self.layers)
         return {
             "metric": self.metric,
             "format": self.format.name,
             "split_half": self.split_half,
+            "samples": self.samples,
+            "probes": self.probes,
             "layers": {
                 name: {"score": value, "standard_error": error}
                 for name, value, error in zip(self.layers, self.values, errors, strict=True)
@@ -65,4 +79,6 @@ class Scores:
             tuple(row["score"] for row in rows.values()),
             None if None in errors else errors,
             data["split_half"],
+            data["samples"],
+            data["probes"],
         )

@@ -1,0 +1,51 @@
+"""The question that a search asks: how accurate is this plan?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+from torch import nn
+
+from .errors import BitsectError
+from .result import QuantizedModel
+from .run import Run
+from .values import FLOAT, Evaluation, Format, Plan
+
+Evaluate = Callable[[nn.Module], float]  # a user's own judge
+
+
+class Judge:
+    """The question that a search asks; plans known from before cost nothing."""
+
+    def __init__(self, run: Run, formats: set[Format], function: Evaluate | None) -> None:
+        self.run, self.function = run, function
+        self.evaluator = run.evaluator(formats)
+        self.judged: set[Plan] = set()  # besides the float network
+        self.progress: Callable[[int], None] = lambda count: None
+
+    def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
+        before = self.evaluator.judged_batches
+        evaluation = self._by_function(plan) if self.function else self.evaluator(plan, threshold)
+        if self.evaluator.judged_batches > before and set(plan.values()) != {FLOAT}:
+            self.judged.add(plan)
+        self.progress(1)
+        return evaluation
+
+    def _by_function(self, plan: Plan) -> Evaluation:
+        """The user's own figure, remembered like a sample of its own."""
+        assert self.function is not None
+        done, key = self.evaluator.done, f"{plan.key}/own/{function_name(self.function)}"
+        if key not in done:
+            value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounder(plan))))
+            if not 0 <= value < float("inf"):
+                raise BitsectError(f"evaluate= returned {value}: expected a finite number, at least 0")
+            done[key] = {"value": np.array([value])}
+            self.evaluator.judged_batches += 1
+        return Evaluation(float(done[key]["value"][0]), 1, 1)
+
+
+def function_name(function: Evaluate) -> str:
+    """The name under which what a function said is remembered."""
+    return getattr(function, "__qualname__", type(function).__name__)
