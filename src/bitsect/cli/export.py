@@ -85,7 +85,7 @@ def _show(delivery: Delivery) -> None:
     stdout.print(f"On the samples of the run: {judged}.", soft_wrap=True)
     if delivery.goal is not None:
         stdout.print(f"Target {delivery.goal}: {'kept' if delivery.goal_kept else 'NOT kept'}.")
-    for line in delivery.notes:
-        stdout.print(f"Note: {line}.", soft_wrap=True)
+    for each in delivery.exported.notes:
+        stdout.print(f"Note: {each.shortened()}.", soft_wrap=True)
     if delivery.kept:
         note(f"Written to {delivery.path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,7 +56,7 @@ class Delivery:
     def complaint(self) -> str:
         """What is wrong with the model, and what became of it."""
         outcome = "kept all the same" if self.kept else "not written; --force keeps it"
-        return f"{self.path}: {'; '.join(self.failures)}: {outcome}"
+        return f"{self.path}: {'; '.join(self.failures)}; {outcome}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -124,8 +124,8 @@ def deliver(
             )
         failures = (
             *proof.failures,
-            *_missed(goal, baseline, judged[placement]),
-            *(["it is slower than float"] if require_speedup and proof.slower else []),
+            *_missed(goal, baseline, judged),
+            *(["slower than float"] if require_speedup and proof.slower else []),
         )
         kept = force or not failures
         if kept:
@@ -152,12 +152,13 @@ def _judge(run: Run, plan: Plan) -> Evaluation:
         return evaluator(plan)
 
 
-def _missed(goal: Target | None, baseline: Evaluation, judged: Evaluation) -> Iterator[str]:
-    if goal is not None and not judged.reaches(goal.threshold(baseline.exact)):
-        yield (
-            f"it misses the target of {goal}: {judged.accuracy:.2%} of the run's samples, "
-            f"float {baseline.accuracy:.2%}"
-        )
+def _missed(goal: Target | None, baseline: Evaluation, judged: Mapping[str, Evaluation]) -> Iterator[str]:
+    placement, last = list(judged.items())[-1]
+    if goal is not None and not last.reaches(goal.threshold(baseline.exact)):
+        fault = f"misses the target of {goal} with {last.accuracy:.2%} (float {baseline.accuracy:.2%})"
+        if len(judged) > 1:
+            fault += f": `bitsect quantize --placement {placement}` searches under that placement"
+        yield fault
 
 
 def _metadata(run: Run, goal: Target | None) -> dict[str, str]:

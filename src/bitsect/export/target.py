@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,13 @@ class Note:
 
     def __str__(self) -> str:
         return f"{', '.join(self.layers)}: {self.instead}; {self.change}"
+
+    def shortened(self, most: int = 4) -> str:
+        """The same with the first few of many layers."""
+        if len(self.layers) <= most + 1:
+            return str(self)
+        few = (*self.layers[:most], f"… ({len(self.layers)} layers)")
+        return str(replace(self, layers=few))
 
 
 def deviations(target: Target, format: Format, op_type: str) -> Iterator[tuple[str, str]]:
