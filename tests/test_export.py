@@ -37,7 +37,7 @@ from bitsect.quantizer import quantize_weight
 from bitsect.rounder import Rounder
 from bitsect.tasks import task_named
 from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, PAPER, Format, Plan
-from odd_models import BATCH, batch_of, model_of, program_of
+from odd_models import BATCH, Block, batch_of, model_of, program_of
 from odd_models import one_thread as one_thread
 from tiny import Residual, images, refill, seeded
 
@@ -516,6 +516,17 @@ def test_a_portable_file_is_proven_on_a_few_samples(tmp_path: Path) -> None:
     assert not proof.slower
 
 
+def test_what_the_reference_evaluator_cannot_run_is_proven_elsewhere(tmp_path: Path) -> None:
+    """It fails at a transposed convolution in groups."""
+    model = nn.Sequential(nn.ConvTranspose2d(4, 6, 3, groups=2), nn.AvgPool2d(10), nn.Flatten())
+    samples = load_samples((seeded(24, 4, 8, 8), torch.zeros(24, dtype=torch.long)))
+    written = write(capture(refill(model), seeded(2, 4, 8, 8)), samples, (INT4,), tmp_path, "portable")
+    proof = prove_written(written, samples)
+    assert proof.holds, proof.failures
+    assert "onnxruntime" in proof.runtime
+    assert proof.samples == 24
+
+
 @pytest.mark.parametrize("part", ["codes", "scale"])
 def test_a_file_that_was_changed_is_not_proven(
     part: str, proven: tuple[Written, Samples], tmp_path: Path
@@ -566,6 +577,17 @@ def test_latencies_of_two_files_are_taken_by_turns(proven: tuple[Written, Sample
     times = latencies_ms([written.path, written.path], samples.inputs(slice(0, 1)), seconds=0.2)
     assert all(0 < time < 1000 for time in times)
     assert 1 / 3 < times[0] / times[1] < 3
+
+
+def test_padding_with_something_else_than_zeros_is_not_on_the_grid(tmp_path: Path) -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        y = self.a(x)
+        return self.c(nn.functional.pad(y, (0, 2), value=0.123) + self.b(nn.functional.pad(x, (0, 2))))
+
+    parts = {name: nn.Conv1d(4, 4, 3, padding=1) for name in "abc"}
+    program = capture(refill(Block(run, **parts)), seeded(2, 4, 8))
+    written = write(program, seeded(2, 4, 8), (INT8,), tmp_path)
+    assert differing(written, seeded(2, 4, 8), flips=0.02) == []
 
 
 def test_a_fixed_batch_is_filled_up(tmp_path: Path) -> None:

@@ -155,9 +155,7 @@ def absorbed(source: Node, end: Node, grid: Grid) -> set[str] | None:
         return set()
     if end.args[0] is not source or not is_rectifier(end):
         return None
-    low, high = rectifier_bounds(end)
-    superfluous = low / grid.scale < grid.low + 0.5 and high / grid.scale > grid.high - 0.5
-    return {end.name} if superfluous else None
+    return {end.name} if grid.is_within(*rectifier_bounds(end)) else None
 
 
 def _float32(value: float) -> Tensor:

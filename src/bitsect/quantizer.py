@@ -33,6 +33,10 @@ class Grid:
         scale = float(torch.tensor(range.amax / high, dtype=torch.float32)) or 1.0
         return cls(scale, 0 if range.unsigned else -high - full, high)
 
+    def is_within(self, low: float, high: float) -> bool:
+        """Whether clipping to [low, high] changes no code: it begins beyond the middle of the last two."""
+        return low / self.scale < self.low + 0.5 and high / self.scale > self.high - 0.5
+
     def codes(self, x: Tensor) -> Tensor:
         return torch.div(x, self.scale).round_().clamp_(self.low, self.high)
 

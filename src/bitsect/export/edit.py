@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ..errors import ExportError
@@ -12,35 +10,13 @@ from ..integer import IntegerLayer
 from ..program import Multiply, Program, Rounding
 from ..quantizer import Grid
 from ..rounder import Rounder
-from ..values import Format, Plan
-from .marks import DOMAIN, Marked
+from ..values import Plan
+from .marks import Marked
+from .neighbours import RECTIFIERS, absorb_padding, bounds, is_superfluous, passes_on
 from .nodes import Node, Nodes, Value, attribute, input_of, replace, set_input
+from .sites import Site
 from .target import Note, Target, bits_of, deviations
 from .weights import CodedWeight, folded_weight, to_array
-
-KERNELS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Gather")
-RECTIFIERS = ("Relu", "Clip")
-# What leaves every value on the grid it was on.
-PASSES_ON = ("Pad", "Slice", "MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Expand")
-
-
-@dataclass
-class Site:
-    """Where a multiply ended up in the ONNX graph."""
-
-    multiply: Multiply
-    format: Format
-    marks: list[Node]  # of its operands
-    routes: list[list[Node]]  # from each mark, the nodes up to and with the kernel
-    kernel: Node  # None where none of the known ones is found
-
-    @property
-    def name(self) -> str:
-        return self.multiply.place.name
-
-    @property
-    def op_type(self) -> str:
-        return "" if self.kernel is None else str(self.kernel.op_type)
 
 
 class Edit:
@@ -62,8 +38,8 @@ class Edit:
         self.notes: dict[tuple[str, str], list[str]] = {}
         for node in self.nodes:
             if node.op_type == "Conv":
-                self._absorb_padding(node)
-        self.sites = [_site(multiply, plan[multiply.layer], marked) for multiply in program.multiplies]
+                absorb_padding(self.nodes, node)
+        self.sites = [Site.of(multiply, plan[multiply.layer], marked) for multiply in program.multiplies]
 
     def run(self) -> tuple[Note, ...]:
         for site in self.sites:
@@ -86,29 +62,6 @@ class Edit:
 
     # What kernels take over
 
-    def _absorb_padding(self, conv: Node) -> None:
-        """Let a convolution do the zero padding in front of it: zero is zero on every grid."""
-        reader, pad = conv, conv.inputs[0].producer()
-        if pad is not None and pad.domain == DOMAIN:
-            reader, pad = pad, pad.inputs[0].producer()
-        if pad is None or pad.op_type != "Pad" or attribute(pad, "mode", "constant") != "constant":
-            return
-        pads, fill = (self.nodes.constant(input_of(pad, index)) for index in (1, 2))
-        if (
-            pads is None
-            or input_of(pad, 3) is not None
-            or (pads < 0).any()
-            or (fill is not None and fill != 0)
-        ):
-            return
-        before, after = np.split(pads, 2)
-        if before[:2].any() or after[:2].any() or attribute(conv, "auto_pad", "NOTSET") != "NOTSET":
-            return
-        added = np.concatenate([before[2:], after[2:]])
-        total = added + np.array(attribute(conv, "pads", np.zeros_like(added)))
-        conv.attributes["pads"] = self.nodes.ir.AttrInt64s("pads", total.tolist())
-        reader.replace_input_with(0, pad.inputs[0])
-
     def _drop_batch_norm(self, site: Site) -> None:
         """Remove the batch norm that is folded into a layer's weight and bias."""
         if self.rounder.folded(site.multiply).factor is None:
@@ -123,18 +76,7 @@ class Edit:
         node = value.producer()
         if node is None or node.op_type not in RECTIFIERS or len(value.uses()) > 1:
             return value
-        return node.inputs[0] if self._is_superfluous(node, grid) else value
-
-    def _is_superfluous(self, rectifier: Node, grid: Grid) -> bool:
-        low, high = self._bounds(rectifier)
-        # The middle between two codes is where the rectifier begins to matter.
-        return low / grid.scale < grid.low + 0.5 and high / grid.scale > grid.high - 0.5
-
-    def _bounds(self, rectifier: Node) -> tuple[float, float]:
-        if rectifier.op_type == "Relu":
-            return 0.0, float("inf")
-        least, most = (self.nodes.constant(input_of(rectifier, index)) for index in (1, 2))
-        return float("-inf") if least is None else float(least), float("inf") if most is None else float(most)
+        return node.inputs[0] if is_superfluous(self.nodes, node, grid) else value
 
     def _part_from_rectifier(self, site: Site) -> None:
         """Put a Max between a matrix product and a rectifier that is needed.
@@ -145,9 +87,10 @@ class Edit:
             return
         product = site.kernel.outputs[0]
         for rectifier in [use.node for use in product.uses() if use.node.op_type in RECTIFIERS]:
-            if self._is_dropped(rectifier):
+            ends = bounds(self.nodes, rectifier)
+            if ends is None or self._is_left_to_rounding(rectifier):
                 continue
-            low = np.array(max(self._bounds(rectifier)[0], np.finfo(np.float32).min), np.float32)
+            low = np.array(max(ends[0], np.finfo(np.float32).min), np.float32)
             name = f"{rectifier.name}.max"
             raised = self.nodes.add("Max", [product, self.nodes.add_constant(f"{name}.low", low)], name)
             raised.type, raised.shape = product.type, product.shape
@@ -156,13 +99,14 @@ class Edit:
             else:
                 rectifier.replace_input_with(0, raised)
 
-    def _is_dropped(self, rectifier: Node) -> bool:
-        """Whether ONNX Runtime leaves a rectifier to the rounding that follows it."""
+    def _is_left_to_rounding(self, rectifier: Node) -> bool:
+        """Whether ONNX Runtime drops a rectifier for the rounding that follows it."""
         readers = [use.node for use in rectifier.outputs[0].uses()]
         if [reader.op_type for reader in readers] != ["QuantizeLinear"]:
             return False
-        (rounded,) = (use.node.outputs[0] for use in readers[0].outputs[0].uses())
-        return self._is_superfluous(rectifier, self.target.held(self.grids[rounded]))
+        rounded = [use.node.outputs[0] for use in readers[0].outputs[0].uses()]
+        grids = [self.target.held(self.grids[value]) for value in rounded if value in self.grids]
+        return all(is_superfluous(self.nodes, rectifier, grid) for grid in grids)
 
     # Values
 
@@ -206,7 +150,7 @@ class Edit:
 
     def _grid_of(self, value: Value) -> Grid | None:
         """The grid that all of `value` lies on, if it is known."""
-        while value not in self.grids and (node := value.producer()) and node.op_type in PASSES_ON:
+        while value not in self.grids and (node := value.producer()) and passes_on(self.nodes, node):
             value = node.inputs[0]
         return self.grids.get(value)
 
@@ -270,7 +214,7 @@ class Edit:
 
     def _write_codes(self, site: Site, index: int) -> None:
         weight = self._coded_weight(site, index)
-        turns = _turns(site.routes[index])
+        turns = site.turns(index)
         if turns is None:  # something else than a transpose lies between: it stays there
             replace(site.marks[index].outputs[0], self._dequantized(site, weight))
             return
@@ -281,8 +225,7 @@ class Edit:
             weight = weight.turned(turn)
         if site.op_type == "MatMul" and _broadcasts(site.multiply, weight):
             weight = weight.squeezed()  # scales per channel are for two axes
-        last = (site.marks[index], *site.routes[index])[-2]
-        position = site.kernel.inputs.index(last.outputs[0])
+        position = site.position(index)
         if self._is_better_as_matmul(site, position):
             self._write_matmul(site, weight)
         else:
@@ -381,42 +324,7 @@ class Edit:
             layers.append(site.multiply.layer)
 
 
-def _site(multiply: Multiply, format: Format, marked: Marked) -> Site:
-    marks = [marked.operands[multiply.node.name, index] for index in range(len(multiply.operands))]
-    routes = [_route(mark) for mark in marks]
-    kernel = next((route[-1] for route in routes if route and route[-1].op_type in KERNELS), None)
-    if kernel is not None:
-        kernel.name = multiply.place.name
-    return Site(multiply, format, marks, routes, kernel)
-
-
-def _route(mark: Node, longest: int = 4) -> list[Node]:
-    """The nodes that read a marked value, one after the other, up to its kernel."""
-    route: list[Node] = []
-    node = mark
-    while len(route) < longest and len(uses := node.outputs[0].uses()) == 1:
-        node = uses[0].node
-        route.append(node)
-        if node.op_type in KERNELS:
-            break
-    return route
-
-
 def _broadcasts(multiply: Multiply, weight: CodedWeight) -> bool:
     """Whether leading axes of length 1 make no difference to the product with `weight`."""
     (other,) = multiply.activations
     return bool(other.node.meta["val"].ndim >= weight.codes.ndim)
-
-
-def _turns(route: list[Node]) -> list[tuple[int, ...]] | None:
-    """The transposes before the kernel at the end of a route; None if other nodes lie there, or no kernel.
-
-    A weight repeated along the batch needs no repeating: MatMul broadcasts.
-    """
-    if not route or route[-1].op_type not in KERNELS:
-        return None
-    *before, kernel = route
-    repeats = ("Expand",) if kernel.op_type == "MatMul" else ()
-    if any(node.op_type not in ("Transpose", *repeats) for node in before):
-        return None
-    return [tuple(node.attributes["perm"].value) for node in before if node.op_type == "Transpose"]

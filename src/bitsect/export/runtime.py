@@ -35,7 +35,12 @@ class OnnxModel:
     """A model in ONNX Runtime that takes and returns what the network did."""
 
     def __init__(
-        self, path: str | Path, *, threads: int | None = None, optimised: Path | None = None
+        self,
+        path: str | Path,
+        *,
+        threads: int | None = None,
+        optimise: bool = True,
+        optimised: Path | None = None,
     ) -> None:
         """`optimised` is where the graph that really runs is written to."""
         try:
@@ -46,6 +51,8 @@ class OnnxModel:
         options.log_severity_level = 4  # what counts is raised
         options.intra_op_num_threads = torch.get_num_threads() if threads is None else threads
         options.inter_op_num_threads = 1
+        if not optimise:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if optimised is not None:
             options.optimized_model_filepath = str(optimised)
         _check_exists(path)
