@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -177,16 +178,22 @@ def run_onnx(
 
 
 def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float = 1.0) -> list[float]:
-    """The least time of one run of each model in one thread; they take turns on the same machine."""
+    """The least time of one run of each model in one thread; they take turns on the same machine.
+
+    In an order that changes: after a model that heats the processor or empties its caches all are slower.
+    """
     models = [OnnxModel(path, threads=1) for path in paths]
     feeds = [
         {name: value.cpu().numpy() for name, value in _whole_batch(model, inputs).items()} for model in models
     ]
+    turns = list(enumerate(zip(models, feeds, strict=True)))
+    shuffle = random.Random(0).shuffle
     best = [float("inf")] * len(models)
     end = time.perf_counter() + seconds * len(models)
     rounds = 0
     while rounds < 3 or time.perf_counter() < end:
-        for index, (model, feed) in enumerate(zip(models, feeds, strict=True)):
+        shuffle(turns)
+        for index, (model, feed) in turns:
             for _ in range(3):
                 start = time.perf_counter()
                 model.session.run(None, feed)
