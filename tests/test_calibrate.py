@@ -446,11 +446,12 @@ class ByHand:
         return (total + (bias / units.double()).round().reshape(spread)).float(), units.reshape(spread)
 
     def add(self, place: str, addends: dict[str, tuple[Tensor, bool]], layers: str) -> Tensor:
-        """The sum of named addends (and whether they are signed), rectified; an integer where both are."""
+        """The sum of named addends (and whether they are signed), rectified and rounded if one of them is;
+        computed in integers where both are."""
         first, second = (x for x, _ in addends.values())
-        whole = self.placement is ONNXRUNTIME and all(name in self.rounded for name in layers.split())
-        if self.observing or not whole:
-            return self.result(place, F.relu(first + second), layers, True)
+        rounded = [name for name in layers.split() if name in self.rounded]
+        if self.observing or self.placement is PAPER or len(rounded) < 2:
+            return self.result(place, F.relu(first + second), rounded[0] if rounded else layers, True)
         zeros = [128 * signed for _, signed in addends.values()]
         a, b = (torch.tensor(self.amax[p] / (127 if s else 255)) for p, (_, s) in addends.items())
         c = torch.tensor(self.amax[place] / 255)
@@ -478,7 +479,7 @@ class ByHand:
         pooled = F.max_pool2d(x, 2)
         bits = self.rounded.get(reader)
         on_grid = (
-            self.placement is ONNXRUNTIME and bits == 8 and all(n in self.rounded for n in rounded.split())
+            self.placement is ONNXRUNTIME and bits == 8 and any(n in self.rounded for n in rounded.split())
         )
         taken = self.at(f"{reader}.input", pooled, reader, bits, True)
         if on_grid and not self.observing:
@@ -497,7 +498,7 @@ class ByHand:
         x = self.add("sum 2", {"d.output": (y, True), "e.output": (z, True)}, "d e")
         x, taken = self.pooled(x, "sum 2", "f", "d e")
         y = self.conv("f", taken, F.relu)
-        x = (y + x * 0.5).flatten(1)  # of a value that no kernel rounds: this sum stays in float
+        x = self.result("head", (y + x * 0.5).flatten(1), "f", True)  # one addend is no kernel's: a float sum
         taken = self.at("head", x, "head", self.rounded.get("head"), True)
         if self.placement is ONNXRUNTIME and "head" in self.rounded and not self.observing:
             total, units = self.integer("head", taken)
@@ -549,7 +550,7 @@ def test_the_placements_differ_and_so_do_their_sets_of_rounded_values() -> None:
     assert not paper.rounder(plan).results
     assert len(paper.rounder(plan).inputs) == len(program.multiplies) == 8
     results = runtime.rounder(plan).results
-    assert len(results) == 7 + 2  # every convolution and two of the three sums; not the linear head
+    assert len(results) == 7 + 3  # every convolution and every sum; not the linear head
     assert all(grid.high in (127, 255) for grid in results.values())
     assert len(runtime.rounder(Plan.uniform(program.layers, INT4)).results) == 9
     assert {grid.high for grid in runtime.rounder(Plan.uniform(program.layers, INT4)).inputs.values()} == {

@@ -108,13 +108,16 @@ class Rounder:
         return self.grid(operand.tensor, bits)
 
     def _results(self, chosen: Sequence[tuple[Multiply, Format]]) -> dict[str, Grid]:
-        """The grids of convolution outputs, and of sums whose addends both have one: they stay integers."""
+        """The grids of convolution outputs, and of sums of which an addend has one.
+
+        Were a sum with a float addend left in float, so would be all that follow it along the shortcuts.
+        """
         results: dict[str, Grid] = {}
         for multiply, format in chosen:
             if format.activation_bits is not None and multiply.place.signature.kind in INTEGER_CONVOLUTIONS:
                 results[self.program.tensors[multiply.output].name] = self.grid(multiply.output, KERNEL_BITS)
         for total in self.program.sums:
-            if all(through_pooling(addend).name in results for addend in total.addends):
+            if any(through_pooling(addend).name in results for addend in total.addends):
                 results[self.program.tensors[total.tensor].name] = self.grid(total.tensor, KERNEL_BITS)
         return results
 
@@ -142,10 +145,11 @@ class Rounder:
             grid = results.get(end.name)
             rest = None if grid is None else absorbed(total.node, end, grid)
             exact = total.node.meta["val"].dtype == torch.float32 and not total.node.kwargs
-            if grid is not None and rest is not None and exact:
-                first, second = (results[through_pooling(addend).name] for addend in total.addends)
-                kernels[total.node.name] = IntegerSum(first, second, grid)
-                done |= rest
+            addends = [results.get(through_pooling(addend).name) for addend in total.addends]
+            match addends:
+                case [Grid() as first, Grid() as second] if grid is not None and rest is not None and exact:
+                    kernels[total.node.name] = IntegerSum(first, second, grid)
+                    done |= rest
         return kernels, done
 
     def _integer_layer(

@@ -12,7 +12,7 @@ class Placement:
     """`paper` rounds layer inputs; `onnxruntime` rounds what its integer kernels need rounded.
 
     With `outputs`, an integer convolution also rounds its output, after batch norm and a following
-    ReLU; a sum of two rounded values is rounded too. Both at 8 bits, whatever the layer's format:
+    ReLU; a sum with a rounded addend is rounded too. Both at 8 bits, whatever the layer's format:
     the runtime's kernels hand on 8-bit values.
     """
 
