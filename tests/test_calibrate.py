@@ -552,7 +552,7 @@ def test_the_placements_differ_and_so_do_their_sets_of_rounded_values() -> None:
     results = runtime.rounder(plan).results
     assert len(results) == 7 + 3  # every convolution and every sum; not the linear head
     assert all(grid.high in (127, 255) for grid in results.values())
-    assert len(runtime.rounder(Plan.uniform(program.layers, INT4)).results) == 9
+    assert len(runtime.rounder(Plan.uniform(program.layers, INT4)).results) == 10
     assert {grid.high for grid in runtime.rounder(Plan.uniform(program.layers, INT4)).inputs.values()} == {
         7,
         15,

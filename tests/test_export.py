@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.onnx._internal.exporter import _registration
 
 from bitsect import __version__
 from bitsect.calibrate import calibrate
@@ -40,6 +41,16 @@ from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, PAPER, Format, Plan
 from odd_models import BATCH, Block, batch_of, model_of, program_of
 from odd_models import one_thread as one_thread
 from tiny import Residual, images, refill, seeded
+
+
+@pytest.fixture(autouse=True, scope="module")
+def translations_read_once() -> Iterator[None]:
+    """torch.onnx reads its hundreds of translations again for every export, which here takes longest."""
+    apis = _registration.onnxscript_apis
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apis, "get_torchlib_ops", cache(apis.get_torchlib_ops))
+        yield
+
 
 W4A16 = Format.parse("w4a16")
 MIXED = (INT4, W4A16, INT8, FLOAT)
@@ -432,7 +443,7 @@ def test_attention_of_bert_runs_in_integers(tmp_path: Path) -> None:
 def zoo(name: str, target: str = "onnxruntime") -> tuple[Program, Rounder, Samples]:
     network = load_model(f"zoo:{name}")
     program = capture(network.model, network.example)
-    rounder = rounder_of(program, load_samples("zoo:fashion-calibration", samples=64), target)
+    rounder = rounder_of(program, load_samples("zoo:fashion-calibration", samples=32), target)
     return program, rounder, load_samples("zoo:fashion-test", samples=256)
 
 
