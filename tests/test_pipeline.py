@@ -410,6 +410,22 @@ def test_what_cannot_be_is_refused_before_any_work(asked: dict[str, Any], messag
         quantize("not even a model", "nor data", **asked)
 
 
+def test_a_uniform_plan_that_the_search_did_not_come_by_is_named(run: Path) -> None:
+    def all_or_nothing(network: nn.Module) -> float:
+        return float(len(network.rounding.weights) in (0, 4))
+
+    result = bitsect.quantize(
+        run, target=0.95, evaluate=all_or_nothing, formats=["int8"], metric="random", measuring=QUICK
+    )
+    assert set(result.plan.values()) == {FLOAT}
+    assert any(line.startswith("all int8 keeps the target too and is smaller") for line in result.notes)
+    taken = bitsect.quantize(
+        run, target=0.95, evaluate=all_or_nothing, keep=["*=int8"], metric="random", measuring=QUICK
+    )
+    assert set(taken.plan.values()) == {INT8}
+    assert not any("keeps the target too" in line for line in taken.notes)
+
+
 def test_the_two_ends_are_said_in_words(run: Path) -> None:
     none = bitsect.quantize(run, target=1.0, formats=("int2",), metric="random")
     assert set(none.plan.values()) == {FLOAT}

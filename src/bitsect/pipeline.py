@@ -125,7 +125,11 @@ def quantize(
             seconds=run.progress.seconds,
             agreement=run.samples.labels is None,
             judge=None if evaluate is None else function_name(evaluate),
-            notes=(*_outcome(problem, found, goal), *_notes(run, possible, steps, table, objective)),
+            notes=(
+                *_outcome(problem, found, goal),
+                *_overlooked(problem, rows),
+                *_notes(run, possible, steps, table, objective),
+            ),
         )
         result.keep()
         return result
@@ -398,6 +402,20 @@ def _outcome(problem: Problem, found: Found, goal: Target | None) -> Iterator[st
             yield f"nothing lower keeps the target of {goal}: every layer stays at its highest"
         if all(found.plan[name] == ladder[-1] for name, ladder in ends.items()):
             yield f"the lowest format already keeps the target of {goal} in every layer"
+
+
+def _overlooked(problem: Problem, rows: Sequence[Judged]) -> Iterator[str]:
+    """Uniform plans that would do with less: accuracy need not fall along the order that a search follows."""
+    *others, found = rows
+    for row in others:
+        allowed = all(format in problem.ladders[name] for name, format in row.plan.items())
+        smaller = row.cost.size_bytes < found.cost.size_bytes
+        if problem.threshold and allowed and smaller and row.evaluation.reaches(problem.threshold):
+            format = next(iter(row.plan.values()))
+            yield (
+                f"{row.name} keeps the target too and is smaller, though parts of the way there do not: "
+                f"--keep '*={format}' takes it"
+            )
 
 
 def _notes(
