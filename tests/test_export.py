@@ -166,7 +166,6 @@ GROUPS: dict[str, dict[str, dict[str, str]]] = {
         "tied_decoder": {},
         "shared_weight": {},
         "attention": {},
-        "multihead_attention": {},
         "dictionary_input": {},
         "two_outputs": {},
     },
@@ -362,6 +361,8 @@ def test_small_codes_stay_within_their_limits(written: Written) -> None:
 def test_large_weights_lie_in_a_file_of_their_own(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if written.target == "portable":
+        pytest.skip("files are written the same way for every target")
     monkeypatch.setattr(writing, "LARGEST_FILE_BYTES", 100)
     path = tmp_path / "large.onnx"
     exported = export_onnx(written.program, written.rounder, written.plan, path, target=written.target)
