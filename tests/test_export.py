@@ -32,6 +32,7 @@ from bitsect.export.onnx import Exported, export_onnx
 from bitsect.export.proof import INTEGER_KERNELS, Proof, prove
 from bitsect.export.runtime import OnnxModel, ReferenceModel, kernels, latencies_ms
 from bitsect.export.target import TARGETS
+from bitsect.export.ties import Teller, Ties
 from bitsect.models import load_model
 from bitsect.program import Program
 from bitsect.quantizer import quantize_weight
@@ -458,6 +459,7 @@ def prove_written(written: Written, samples: Samples, **options: Any) -> Proof:
         samples,
         task,
         target=written.target,
+        codes=written.exported.codes,
         seconds=0.05,
         **options,
     )
@@ -556,7 +558,7 @@ def test_a_file_that_was_changed_is_not_proven(
     path = tmp_path / "changed.onnx"
     onnx.save(model, path)
     changed_file = Written(
-        written.program, written.rounder, written.plan, Exported(path, written.target, 0, ())
+        written.program, written.rounder, written.plan, Exported(path, written.target, 0, (), {})
     )
     proof = prove_written(changed_file, samples)
     assert not proof.holds
@@ -568,6 +570,49 @@ def test_a_file_that_was_changed_is_not_proven(
     assert f"samples {differ[0]}, {differ[1]}" in predictions
     assert accuracy.startswith("accuracy was judged to be 100.00%")
     assert all(f"NOT PROVEN: {failure}" in str(proof) for failure in proof.failures)
+
+
+class FloatFirst(nn.Module):
+    """A float layer whose values are rounded where others read them, once with zeros around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.a, self.b = (nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, stride=2), nn.Conv2d(8, 5, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        return self.b(torch.relu(self.a(nn.functional.pad(x, (1, 2, 0, 1))))).mean((2, 3))
+
+
+def moved_stem(written: Written, steps: float) -> OnnxModel:
+    """The same file, with the outputs of its float layer moved by so many steps between two codes."""
+    model = onnx.load(written.path)
+    grid = next(iter(written.rounder(written.plan).inputs.values()))
+    (bias,) = [each for each in model.graph.initializer if each.name == "stem.bias"]
+    array = onnx.numpy_helper.to_array(bias) + np.float32(steps * grid.scale)
+    bias.CopyFrom(onnx.numpy_helper.from_array(array, bias.name))
+    onnx.save(model, written.path)
+    return OnnxModel(written.path)
+
+
+@pytest.mark.parametrize("steps", [5e-4, 3.0])
+def test_ties_are_told_from_faults(steps: float, tmp_path: Path) -> None:
+    program = capture(refill(FloatFirst()), seeded(2, 3, 14, 14))
+    x = seeded(64, 3, 14, 14, seed=3)
+    samples = load_samples((x, program.run(x).argmax(1)))
+    written = write(program, samples, (FLOAT, INT8, INT8), tmp_path)
+    ran, ties = moved_stem(written, steps).run(x), Ties()
+    rounding = written.rounder(written.plan)
+    told = Teller(written.path, written.exported.codes).rounding(rounding, x, ran, ties)
+    assert told is not None
+    torch.testing.assert_close(program.run(x, told), ran)
+    assert ties.codes == 64 * 8 * 13 * 15
+    assert ties.ties > 0
+    assert ties.furthest == max(1, steps)
+    assert ties.explain is (steps < 1)
+    proof = prove_written(written, samples)
+    assert proof.holds is (steps < 1)
+    assert any("more than rounding ties explain" in failure for failure in proof.failures) is (steps > 1)
 
 
 def test_a_float_layer_that_the_runtime_quantises_is_noticed(

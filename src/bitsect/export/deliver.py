@@ -119,6 +119,7 @@ def deliver(
                 samples,
                 run.task,
                 target=made_for,
+                codes=exported.codes,
                 batch_size=run.settings.batch_size,
                 progress=advance,
             )

@@ -16,6 +16,7 @@ from .neighbours import RECTIFIERS, absorb_padding, bounds, is_superfluous, pass
 from .nodes import Node, Nodes, Value, attribute, input_of, replace, set_input
 from .sites import Site
 from .target import Note, Target, bits_of, deviations
+from .ties import CodesOf, Key
 from .weights import CodedWeight, folded_weight, to_array
 
 
@@ -35,10 +36,11 @@ class Edit:
         self.nodes, self.results = Nodes(marked.model.graph), marked.results
         self.grids: dict[Value, Grid] = {}  # of values that are rounded already
         self.rounded: dict[tuple[Value, Grid], Value] = {}
+        self.codes: dict[Key, CodesOf] = {}
         self.notes: dict[tuple[str, str], list[str]] = {}
-        for node in self.nodes:
-            if node.op_type == "Conv":
-                absorb_padding(self.nodes, node)
+        self.paddings = {
+            node: absorb_padding(self.nodes, node) for node in self.nodes if node.op_type == "Conv"
+        }
         self.sites = [Site.of(multiply, plan[multiply.layer], marked) for multiply in program.multiplies]
 
     def run(self) -> tuple[Note, ...]:
@@ -46,7 +48,7 @@ class Edit:
             self._drop_batch_norm(site)
         for name, mark in self.results.items():
             grid = self.rounding.results[name]
-            replace(mark.outputs[0], self._round(self._unrectified(mark.inputs[0], grid), grid))
+            self._replace_rounded(mark, self._unrectified(mark.inputs[0], grid), grid, name)
         for site in self.sites:
             self._write_layer(site)
         for node in self.nodes:
@@ -109,6 +111,13 @@ class Edit:
         return all(is_superfluous(self.nodes, rectifier, grid) for grid in grids)
 
     # Values
+
+    def _replace_rounded(
+        self, mark: Node, value: Value, grid: Grid, key: Key, padding: tuple[int, ...] = ()
+    ) -> None:
+        rounded = self._round(value, grid)
+        self.codes[key] = CodesOf(rounded.producer().inputs[0].name, padding)
+        replace(mark.outputs[0], rounded)
 
     def _round(self, value: Value, grid: Grid) -> Value:
         """`value` rounded to `grid`; nodes are shared, and what is rounded already is left alone."""
@@ -190,9 +199,12 @@ class Edit:
     def _write_layer(self, site: Site) -> None:
         for index, (operand, mark) in enumerate(zip(site.multiply.operands, site.marks, strict=True)):
             if operand.layout is None:
-                grid = self.rounding.inputs.get((site.multiply.node.name, index))
-                value = mark.inputs[0]
-                replace(mark.outputs[0], value if grid is None else self._round(value, grid))
+                key = (site.multiply.node.name, index)
+                grid = self.rounding.inputs.get(key)
+                if grid is None:
+                    replace(mark.outputs[0], mark.inputs[0])
+                else:
+                    self._replace_rounded(mark, mark.inputs[0], grid, key, self.paddings.get(site.kernel, ()))
         for index, operand in enumerate(site.multiply.operands):
             if operand.layout is not None and site.format.is_float:
                 self._write_float(site, index)

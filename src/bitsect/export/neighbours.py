@@ -12,23 +12,27 @@ RECTIFIERS = ("Relu", "Clip")
 MOVERS = ("Slice", "MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Expand")
 
 
-def absorb_padding(nodes: Nodes, conv: Node) -> None:
-    """Let a convolution do the zero padding in front of it: zero is zero on every grid."""
+def absorb_padding(nodes: Nodes, conv: Node) -> tuple[int, ...]:
+    """Let a convolution do the zero padding in front of it: zero is zero on every grid.
+
+    Returns how much that is before and after each axis, from the last to the first, as torch has it.
+    """
     reader, pad = conv, conv.inputs[0].producer()
     if pad is not None and pad.domain == DOMAIN:
         reader, pad = pad, pad.inputs[0].producer()
     if pad is None or pad.op_type != "Pad" or attribute(conv, "auto_pad", "NOTSET") != "NOTSET":
-        return
+        return ()
     pads, axes = nodes.constant(input_of(pad, 1)), input_of(pad, 3)
     if pads is None or axes is not None or not _adds_zeros(nodes, pad) or (pads < 0).any():
-        return
+        return ()
     before, after = np.split(pads, 2)
     if before[:2].any() or after[:2].any():  # of the batch or of the channels
-        return
+        return ()
     added = np.concatenate([before[2:], after[2:]])
     total = added + np.array(attribute(conv, "pads", np.zeros_like(added)))
     conv.attributes["pads"] = nodes.ir.AttrInt64s("pads", total.tolist())
     reader.replace_input_with(0, pad.inputs[0])
+    return tuple(int(size) for ends in zip(before[::-1], after[::-1], strict=True) for size in ends)
 
 
 def _adds_zeros(nodes: Nodes, pad: Node) -> bool:

@@ -28,6 +28,7 @@ from ..values import Plan
 from .edit import Edit
 from .marks import DOMAIN, OPSET, to_onnx
 from .target import Note, Target, target_named
+from .ties import CodesOf, Key
 
 LARGEST_FILE_BYTES = (
     2_000_000_000  # protobuf ends at 2 GiB: what is larger keeps its weights in a file beside it
@@ -42,6 +43,7 @@ class Exported:
     target: str
     size_bytes: int  # with the file of its weights, where there is one
     notes: tuple[Note, ...]
+    codes: Mapping[Key, CodesOf]
 
 
 def export_onnx(
@@ -63,14 +65,15 @@ def export_onnx(
     _check_precision(program, plan)
     rounding = rounder(plan)
     marked = to_onnx(program, rounding.results)
-    notes = Edit(program, rounder, plan, rounding, marked, chosen).run()
+    edit = Edit(program, rounder, plan, rounding, marked, chosen)
+    notes = edit.run()
     _tidy(marked.model, program)
     marked.model.metadata_props.update(_metadata(program, plan, chosen, metadata or {}))
     try:
         size = _write(marked.model, Path(path))
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}") from error
-    return Exported(Path(path), target, size, notes)
+    return Exported(Path(path), target, size, notes, edit.codes)
 
 
 def _check_precision(program: Program, plan: Plan) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..data import Samples
+from ..data import Batch, Samples
 from ..errors import DataError
 from ..program import Multiply, Program, Rounding
 from ..rounder import Rounder
@@ -22,9 +23,11 @@ from ..values import Format, Plan
 from .onnx import export_onnx
 from .runtime import OnnxModel, ReferenceModel, kernels, latencies_ms
 from .target import target_named
+from .ties import CodesOf, Key, Teller, Ties
 
 LEAST_AGREEMENT = 0.995
 LARGEST_ACCURACY_GAP = 0.002
+LARGEST_OUTPUT_GAP = 0.05  # weight-only kernels, which round their inputs, come to 0.02
 INTEGER_KERNELS = ("QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGemm", "MatMulInteger")
 WEIGHT_ONLY_KERNELS = ("MatMulNBits", *INTEGER_KERNELS)
 REFERENCE_SAMPLES = 16  # the reference evaluator takes a second and more for each
@@ -42,6 +45,9 @@ class Proof:
     runtime_accuracy: float
     size_bytes: int
     float_size_bytes: int
+    by_ties: tuple[int, ...] = ()  # more samples with another prediction, by nothing but ties
+    ties: Ties = field(default_factory=Ties)  # in the first batch, and where predictions differ
+    outputs_off: float = 0.0  # the largest difference of outputs there, ties apart, to the largest output
     latency_ms: float | None = None
     float_latency_ms: float | None = None
     kernels: dict[str, int] | None = None  # operators of the graph that ran
@@ -77,6 +83,13 @@ class Proof:
                 f"accuracy was judged to be {self.judged_accuracy:.2%}, "
                 f"it is {self.runtime_accuracy:.2%} in {self.runtime}"
             )
+        if not self.ties.explain:
+            found.append(
+                f"codes of float values differ by up to {self.ties.furthest}, "
+                f"{self.ties.ties:,} of {self.ties.codes:,}: more than rounding ties explain"
+            )
+        if self.outputs_off > LARGEST_OUTPUT_GAP:
+            found.append(f"outputs differ by {self.outputs_off:.1%} of the largest, predictions alike or not")
         if self.quantised_kernels:
             found.append(f"float layers are quantised by the runtime: {', '.join(self.quantised_kernels)}")
         return tuple(found)
@@ -109,6 +122,12 @@ class Proof:
             f"{len(self.differing)} of {self.samples} predictions differ, "
             f"{self.identical} outputs are the same bits"
         )
+        if self.by_ties:
+            lines.append(
+                f"{len(self.by_ties)} more predictions differ by ties: {self.ties.ties:,} of "
+                f"{self.ties.codes:,} float values lie so close to the middle of two codes that torch and "
+                "the runtime take one each"
+            )
         if self.kernels:
             lines.append("kernels: " + ", ".join(f"{count} {name}" for name, count in self.kernels.items()))
         if self.float_kernels:
@@ -125,19 +144,27 @@ def prove(
     task: Task,
     *,
     target: str = "onnxruntime",
+    codes: Mapping[Key, CodesOf] | None = None,
     batch_size: int = 64,
     seconds: float = 1.0,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Proof:
     """Run the model in `path` on `samples` and compare it with the program under the same rounding.
 
-    A model for ONNX Runtime is timed against the float one exported the same way, in turns, one sample
-    in one thread. A portable one runs on a few samples in the reference evaluator and is not timed.
+    Where predictions differ, ties are told from faults by the tensors that hold the `codes` of rounded
+    values. A model for ONNX Runtime is timed against the float one exported the same way, in turns, one
+    sample in one thread. A portable one runs on a few samples in the reference evaluator and is not timed.
     """
     for_runtime = target_named(target).name == "onnxruntime"
     model = OnnxModel(path) if for_runtime else _by_the_letter(path, samples)
     size = batch_size if for_runtime else 4
-    compared = _compare(model, program, rounder(plan), samples, task, size, progress)
+    teller = cache(lambda: Teller(Path(path), codes)) if codes and for_runtime else None
+    comparison = _Comparison(program, rounder(plan), model, task, teller)
+    for batch in samples.batches(size):
+        comparison.add(batch)
+        progress(len(batch.indices))
+        if isinstance(model, ReferenceModel) and int(batch.indices[-1]) + 1 >= REFERENCE_SAMPLES:
+            break
     with tempfile.TemporaryDirectory() as folder:
         float_path = Path(folder) / "float.onnx"
         everything_float = Plan.uniform(program.layers)
@@ -149,7 +176,7 @@ def prove(
     ran = kernels(path) if for_runtime else []
     return Proof(
         runtime=model.runtime,
-        **compared,
+        **comparison.found(),
         size_bytes=_size(Path(path)),
         float_size_bytes=float_size,
         latency_ms=timed[0],
@@ -170,45 +197,75 @@ def _by_the_letter(path: str | Path, samples: Samples) -> OnnxModel:
     return model
 
 
-def _compare(
-    model: OnnxModel,
-    program: Program,
-    rounding: Rounding,
-    samples: Samples,
-    task: Task,
-    batch_size: int,
-    progress: Callable[[int], None],
-) -> dict[str, Any]:
-    differing: list[int] = []
-    identical = 0
-    scores: dict[str, list[Tensor]] = {"judged": [], "ran": []}
-    few = isinstance(model, ReferenceModel)
-    for batch in samples.batches(batch_size):
-        judged, ran = program.run(batch.inputs, rounding), model.run(batch.inputs)
+@dataclass
+class _Comparison:
+    """A program under a rounding and the model written of it, batch by batch."""
+
+    program: Program
+    rounding: Rounding
+    model: OnnxModel
+    task: Task
+    teller: Callable[[], Teller] | None  # made when it is needed
+    differing: list[int] = field(default_factory=list)
+    by_ties: list[int] = field(default_factory=list)
+    ties: Ties = field(default_factory=Ties)
+    outputs_off: float = 0.0
+    identical: int = 0
+    judged_scores: list[Tensor] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+
+    def add(self, batch: Batch) -> None:
+        judged, ran = self.program.run(batch.inputs, self.rounding), self.model.run(batch.inputs)
         labels = batch.labels
         if labels is None:  # then accuracy is agreement with the float network
-            labels = own_answers(program.run(batch.inputs)).cpu()
-        scores["judged"].append(task.score(judged, labels.to(program.device)).cpu())
-        scores["ran"].append(task.score(ran, labels))
-        same, equal = _alike(judged, ran, scores["judged"][-1], scores["ran"][-1])
-        differing += batch.indices[~same].tolist()
-        identical += int(equal.sum())
-        progress(len(batch.indices))
-        if few and int(batch.indices[-1]) + 1 >= REFERENCE_SAMPLES:
-            break
-    joined = {name: torch.cat(parts) for name, parts in scores.items()}
-    return {
-        "samples": len(joined["ran"]),
-        "differing": tuple(differing),
-        "identical": identical,
-        "judged_accuracy": task.score_all(joined["judged"]),
-        "runtime_accuracy": task.score_all(joined["ran"]),
-    }
+            labels = own_answers(self.program.run(batch.inputs)).cpu()
+        same, equal = _alike(judged, ran, self.task, labels)
+        told = None
+        if self.teller is not None and (not self.scores or not same.all()):
+            told = self.teller().rounding(self.rounding, batch.inputs, ran, self.ties)
+        if told is not None:
+            by_ties = ~same
+            judged = self.program.run(batch.inputs, told)
+            same, _ = _alike(judged, ran, self.task, labels)
+            self.by_ties += batch.indices[by_ties & same].tolist()
+            self.outputs_off = max(self.outputs_off, _difference(judged, ran))
+        self.judged_scores.append(_score(self.task, judged, labels))
+        self.scores.append(self.task.score(ran, labels))
+        self.differing += batch.indices[~same].tolist()
+        self.identical += int(equal.sum())
+
+    def found(self) -> dict[str, Any]:
+        return {
+            "samples": sum(map(len, self.scores)),
+            "differing": tuple(self.differing),
+            "by_ties": tuple(self.by_ties),
+            "ties": self.ties,
+            "outputs_off": self.outputs_off,
+            "identical": self.identical,
+            "judged_accuracy": self.task.score_all(torch.cat(self.judged_scores)),
+            "runtime_accuracy": self.task.score_all(torch.cat(self.scores)),
+        }
 
 
-def _alike(judged: Any, ran: Any, judged_score: Tensor, ran_score: Tensor) -> tuple[Tensor, Tensor]:
+def _difference(judged: Any, ran: Any) -> float:
+    """The largest difference of outputs to the largest output."""
+    pairs = [
+        (left.cpu().double(), right.double())
+        for left, right in zip(_tensors(judged), _tensors(ran), strict=False)
+        if left.is_floating_point() and left.numel()
+    ]
+    return max((float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in pairs), default=0.0)
+
+
+def _score(task: Task, outputs: Any, labels: Tensor) -> Tensor:
+    """The scores of the program's outputs, which may be on another device than the labels."""
+    (first, *_) = _tensors(outputs)
+    return task.score(outputs, labels.to(first.device)).cpu()
+
+
+def _alike(judged: Any, ran: Any, task: Task, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Which samples have the same prediction (or else the same score), and which the same bits."""
-    same = judged_score == ran_score
+    same = _score(task, judged, labels) == task.score(ran, labels)
     equal = torch.ones_like(same)
     with suppress(DataError):  # where there are no classes the score is all that can be compared
         same = own_answers(judged).cpu() == own_answers(ran)

@@ -67,8 +67,12 @@ class OnnxModel:
 
     def run(self, inputs: Inputs) -> Any:
         """The outputs: a tensor, or several by name or in order."""
+        return _structured(self.run_flat(inputs), self.metadata)
+
+    def run_flat(self, inputs: Inputs) -> list[Tensor]:
+        """The outputs in the order of the file."""
         feed = {name: value.detach().cpu().numpy() for name, value in self._named(inputs).items()}
-        return _structured([torch.from_numpy(array) for array in self._run_in_batches(feed)], self.metadata)
+        return [torch.from_numpy(array) for array in self._run_in_batches(feed)]
 
     def _run(self, feed: dict[str, Array]) -> list[Array]:
         try:
