@@ -35,7 +35,8 @@ def main() -> None:
     pixels = {
         name: getattr(given, name) for name in ("mean", "std", "scale") if getattr(given, name) is not None
     }
-    run = open_run(given.model, given.data, out=given.out, draw=given.samples, data_options=pixels)
+    data = given.data or ("zoo:fashion-calibration" if given.model.startswith("zoo:") else None)
+    run = open_run(given.model, data, out=given.out, draw=given.samples, data_options=pixels)
     rows = []
     for name, metric in METRICS.items():
         if name == "random":
