@@ -30,6 +30,8 @@ LARGEST_ACCURACY_GAP = 0.002
 LARGEST_OUTPUT_GAP = 0.05  # weight-only kernels, which round their inputs, come to 0.02
 INTEGER_KERNELS = ("QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGemm", "MatMulInteger")
 WEIGHT_ONLY_KERNELS = ("MatMulNBits", *INTEGER_KERNELS)
+FLOAT_KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Einsum")
+COUNTED_KERNELS = (*WEIGHT_ONLY_KERNELS, "QLinearAdd", *FLOAT_KERNELS, "Add")
 REFERENCE_SAMPLES = 16  # the reference evaluator takes a second and more for each
 
 
@@ -111,25 +113,23 @@ class Proof:
         lines = []
         if self.latency_ratio is not None:
             pace = "SLOWER than float" if self.slower else "faster than float"
-            times = f"{self.latency_ms:.2f} ms to {self.float_latency_ms:.2f} ms"
-            lines.append(f"{pace}: {times}, {self.latency_ratio:.2f}×")
+            times = f"{self.latency_ms:.2f} ms against {self.float_latency_ms:.2f} ms"
+            lines.append(f"{pace}: {times} for one sample in one thread ({self.latency_ratio:.2f}×)")
+        size, float_size = (count / 1e6 for count in (self.size_bytes, self.float_size_bytes))
+        lines.append(f"size: {size:.2f} MB against {float_size:.2f} MB ({size / float_size:.2f}×)")
+        bits = ", and no bit of any output does" if self.identical == self.samples else ""
         lines.append(
-            f"{self.size_bytes / 1e6:.2f} MB, {self.size_bytes / self.float_size_bytes:.2f} of float's "
-            f"{self.float_size_bytes / 1e6:.2f} MB"
-        )
-        lines.append(
-            f"accuracy {self.runtime_accuracy:.2%} in {self.runtime}, judged {self.judged_accuracy:.2%}; "
-            f"{len(self.differing)} of {self.samples} predictions differ, "
-            f"{self.identical} outputs are the same bits"
+            f"accuracy: {self.runtime_accuracy:.2%} in {self.runtime}, judged {self.judged_accuracy:.2%}; "
+            f"{len(self.differing)} of {self.samples} predictions differ{bits}"
         )
         if self.by_ties:
             lines.append(
-                f"{len(self.by_ties)} more predictions differ by ties: {self.ties.ties:,} of "
-                f"{self.ties.codes:,} float values lie so close to the middle of two codes that torch and "
-                "the runtime take one each"
+                f"ties: {len(self.by_ties)} more differ because {self.ties.ties:,} of {self.ties.codes:,} "
+                "float values lie so close to the middle of two codes that torch and the runtime take one each"
             )
         if self.kernels:
-            lines.append("kernels: " + ", ".join(f"{count} {name}" for name, count in self.kernels.items()))
+            counted = [f"{self.kernels[name]} {name}" for name in COUNTED_KERNELS if name in self.kernels]
+            lines.append(f"kernels: {', '.join(counted)}")
         if self.float_kernels:
             lines.append(f"quantised layers on a float kernel: {', '.join(self.float_kernels)}")
         return "\n".join([*lines, *(f"NOT PROVEN: {failure}" for failure in self.failures)])
