@@ -435,7 +435,7 @@ def test_sensitivity(run: Path, call: Call) -> None:
     said = call("sensitivity", run, *FEW)
     scores = [float(line.split()[1]) for line in said.out.splitlines() if re.match(r"[025] ", line)]
     assert scores == sorted(scores, reverse=True)
-    assert "Two halves of the samples agree" in said.err
+    assert "Two halves of them agree" in said.err
     assert call("sensitivity", run, "--metric", "random", "--json").json["split_half"] is None
 
 

@@ -125,7 +125,7 @@ class Proof:
         if self.by_ties:
             lines.append(
                 f"ties: {len(self.by_ties)} more differ because {self.ties.ties:,} of {self.ties.codes:,} "
-                "float values lie so close to the middle of two codes that torch and the runtime take one each"
+                "float values lie so close to the middle of two codes that torch and the runtime part"
             )
         if self.kernels:
             counted = [f"{self.kernels[name]} {name}" for name in COUNTED_KERNELS if name in self.kernels]
