@@ -18,10 +18,12 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
+from .binding import Inputs, call_arguments
 from .errors import CaptureError
-from .graph import batch_size, describe, merge_aliases
+from .exported import batch_size, merge_aliases
+from .graph import describe
 from .operators import DECOMPOSITIONS
-from .program import Inputs, Program, call_arguments
+from .program import Program
 
 
 def capture(

@@ -12,9 +12,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from .binding import Inputs
 from .data import Samples
 from .errors import BitsectError, DataError
-from .program import FLOAT_ROUNDING, Inputs, Program, Rounding
+from .program import FLOAT_ROUNDING, Program, Rounding
 from .rounder import Rounder
 from .tasks import Task, own_answers
 from .values import Evaluation, Plan

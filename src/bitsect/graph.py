@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
-from .errors import CaptureError
+from .binding import Inputs
+from .exported import batch_of, computes, constants_of, independent, user_inputs, user_outputs
+from .naming import is_layer, join, module_path, parameter_name, role
 from .operators import (
     CONVOLUTIONS,
     EINSUM,
@@ -35,7 +33,7 @@ from .operators import (
     operator_name,
     through_reshapes,
 )
-from .program import Inputs, Multiply, Operand, Program, Sum
+from .program import Multiply, Operand, Program, Sum
 from .quantizer import Layout
 from .values import Layer, Place, Signature, Skipped
 
@@ -45,33 +43,20 @@ def describe(exported: ExportedProgram, example: Inputs, *, embeddings: bool) ->
     return _Reader(exported, example, embeddings).program()
 
 
-def merge_aliases(exported: ExportedProgram) -> None:
-    """Let every reader of a weight with several names read it under the first; `meta` keeps the others."""
-    values, targets = _constants(exported)
-    first: dict[Any, Node] = {}
-    for node, value in values.items():
-        if node not in targets or not isinstance(value, Tensor):
-            continue
-        kept = first.setdefault(_memory(exported, targets[node], value), node)
-        kept.meta.setdefault("aliases", []).append(targets[node])
-        if kept is not node:
-            node.replace_all_uses_with(kept)
-
-
 class _Reader:
     """Walks the graph once and collects what a Program needs."""
 
     def __init__(self, exported: ExportedProgram, example: Inputs, embeddings: bool) -> None:
         self.exported, self.example, self.embeddings = exported, example, embeddings
-        self.constants, self.targets = _constants(exported)
-        self.inputs = _user_inputs(exported)
-        self.batch_one, self.fixed_batch = _batch(self.inputs)
-        self.fixed = _independent(exported.graph.nodes, self.constants)
+        self.constants, self.targets = constants_of(exported)
+        self.inputs = user_inputs(exported)
+        self.batch_one, self.fixed_batch = batch_of(self.inputs)
+        self.fixed = independent(exported.graph.nodes, self.constants)
         # A view that fits the example may not fit an input in another memory format.
         for view in exported.graph.find_nodes(op="call_function", target=aten.view.default):
             view.target = aten.reshape.default
         exported.graph_module.recompile()
-        self.nodes = [node for node in exported.graph.nodes if _computes(node)]
+        self.nodes = [node for node in exported.graph.nodes if computes(node)]
         self.tensors: dict[str, Node] = {}
         self.name_of: dict[Node, str] = {}
         self.skipped: list[Skipped] = []
@@ -102,7 +87,7 @@ class _Reader:
         layers = tuple(Layer(name, kinds[name], shapes[name], tuple(places[name])) for name in places)
         for node in self.nodes:
             self._list_skipped(node)
-        outputs = _user_outputs(self.exported)
+        outputs = user_outputs(self.exported)
         return Program(
             nodes=self.nodes,
             constants=self.constants,
@@ -291,11 +276,12 @@ class _Reader:
                 names[node] = by_root[root]
                 continue
             if root in self.targets:
-                wanted = _parameter_name(root.meta["aliases"], module_path(node))
+                wanted = parameter_name(root.meta["aliases"], module_path(node))
             else:
-                path, role = module_path(node), _role(node, operands)
+                path = module_path(node)
                 # A weight that its own layer makes, as weight norm does, has that layer's name.
-                wanted = path if root is not None and _is_layer(node) else _join(path, role)
+                own = root is not None and is_layer(node)
+                wanted = path if own else join(path, role(node, operands))
             name, count = wanted, 1
             while name in taken:
                 count += 1
@@ -333,7 +319,7 @@ class _Reader:
                 if isinstance(arg, Node) and is_float(arg) and arg not in self.fixed
             ]
             if len(addends) == 2 and addends[0].meta["val"].shape == addends[1].meta["val"].shape:
-                path = _join(module_path(node), f"{node.name}.sum")
+                path = join(module_path(node), f"{node.name}.sum")
                 tensor = self._tensor(_rectified(node), path)
                 found.append(Sum(node, tensor, (addends[0], addends[1])))
         return tuple(found)
@@ -343,7 +329,7 @@ class _Reader:
     def _list_skipped(self, node: Node) -> None:
         reason = self._reason(node)
         if reason is not None:
-            name = _join(module_path(node), operator_name(node.target))
+            name = join(module_path(node), operator_name(node.target))
             self.skipped.append(Skipped(name, str(node.target), reason))
 
     def _reason(self, node: Node) -> str | None:
@@ -386,67 +372,6 @@ class _Reader:
         return sizes
 
 
-def module_path(node: Node) -> str:
-    """Where in the network `node` was called: `encoder.layer.0.attention`."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [entry[0] for entry in stack.values()]
-    path = paths[-1] if paths else ""
-    return "" if path.startswith("_empty_nn_module_stack") else path.partition("@")[0]
-
-
-def _is_layer(node: Node) -> bool:
-    """Whether the module that calls `node` is a linear layer or a convolution of torch."""
-    stack = node.meta.get("nn_module_stack") or {}
-    kinds = [str(entry[1]) for entry in stack.values()]
-    return bool(kinds) and re.search(r"^torch\.nn\..*(Linear|Conv\w*\dd)$", kinds[-1]) is not None
-
-
-def _parameter_name(aliases: Sequence[str], path: str) -> str:
-    """The module that holds a weight; of several, the one that multiplies by it."""
-    target = next((alias for alias in aliases if alias.rpartition(".")[0] == path), aliases[0])
-    owner, _, last = target.rpartition(".")
-    return owner if last == "weight" and owner else target
-
-
-def _role(node: Node, operands: tuple[Operand, ...]) -> str:
-    """`qk` and `av` for the two matmuls of an attention, otherwise the operator's name."""
-    if all(operand.layout is None for operand in operands):
-        if any(_comes_from_softmax(operand.node) for operand in operands):
-            return "av"
-        if _goes_to_softmax(node):
-            return "qk"
-    return operator_name(node.target)
-
-
-def _comes_from_softmax(node: Node) -> bool:
-    source = through_reshapes(node)
-    if operator_name(source.target) in ("_to_copy", "to") and isinstance(source.args[0], Node):
-        source = through_reshapes(source.args[0])
-    return source.op == "call_function" and "softmax" in operator_name(source.target)
-
-
-def _goes_to_softmax(node: Node, depth: int = 6) -> bool:
-    for user in node.users:
-        name = operator_name(user.target) if user.op == "call_function" else ""
-        if "softmax" in name:
-            return True
-        scores = name in (
-            "add",
-            "mul",
-            "div",
-            "masked_fill",
-            "where",
-            "_to_copy",
-            "to",
-            "view",
-            "tanh",
-            "expand",
-        )
-        if scores and depth and _goes_to_softmax(user, depth - 1):
-            return True
-    return False
-
-
 def _rectified(node: Node) -> Node:
     """`node`, or what batch norm and a rectifier make of it where nothing else reads it in between."""
     while len(node.users) == 1:
@@ -469,86 +394,6 @@ def _rectified(node: Node) -> Node:
     return node
 
 
-def _constants(exported: ExportedProgram) -> tuple[dict[Node, Any], dict[Node, str]]:
-    """The values of the lifted placeholders, and the module path of each."""
-    by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
-    values: dict[Node, Any] = {}
-    targets: dict[Node, str] = {}
-    mutated = set(exported.graph_signature.buffers_to_mutate.values())
-    for spec in exported.graph_signature.input_specs:
-        if spec.kind == InputKind.USER_INPUT or spec.target is None:
-            continue
-        node = by_name[spec.arg.name]
-        found = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
-        if found is None:
-            raise CaptureError(f"the exported program lacks the value of '{spec.target}'")
-        # What forward changes starts every run from the captured value, whatever the network does meanwhile.
-        values[node] = found.clone() if spec.target in mutated else found
-        targets[node] = spec.target
-    for node in exported.graph.nodes:
-        if node.op == "get_attr":
-            values[node] = getattr(exported.graph_module, str(node.target))
-    return values, targets
-
-
-def _user_inputs(exported: ExportedProgram) -> list[Node]:
-    lifted = {
-        spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind != InputKind.USER_INPUT
-    }
-    return [node for node in exported.graph.nodes if node.op == "placeholder" and node.name not in lifted]
-
-
-def _user_outputs(exported: ExportedProgram) -> list[Any]:
-    output = next(node for node in exported.graph.nodes if node.op == "output")
-    leaves = output.args[0]
-    assert isinstance(leaves, list | tuple)
-    specs = exported.graph_signature.output_specs
-    return [leaf for leaf, spec in zip(leaves, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
-
-
-def _computes(node: Node) -> bool:
-    """Assertions about shapes are left out: the program checks its inputs itself."""
-    if node.op == "call_module":
-        return False
-    return node.op == "call_function" and not (not node.users and "assert" in operator_name(node.target))
-
-
-def _independent(nodes: Iterable[Node], constants: dict[Node, Any]) -> set[Node]:
-    """The nodes whose values no input can change."""
-    fixed = set(constants)
-    for node in nodes:
-        if node.op == "call_function" and all(source in fixed for source in node.all_input_nodes):
-            fixed.add(node)
-    return fixed
-
-
-def batch_size(tensors: Iterable[Tensor]) -> int | None:
-    """How many samples these inputs hold: the leading size that most of them have."""
-    sizes = Counter(tensor.shape[0] for tensor in tensors if tensor.ndim)
-    return sizes.most_common(1)[0][0] if sizes else None
-
-
-def _batch(inputs: Sequence[Node]) -> tuple[Callable[[Any], int], int | None]:
-    """A function from a symbolic size to its value at batch one, and the batch if it is fixed."""
-    examples = (node.meta.get("val") for node in inputs)
-    tensors = [value for value in examples if isinstance(value, Tensor) and value.ndim]
-    values: dict[Any, int] = {}
-    for tensor in tensors:
-        for axis, size in enumerate(tensor.shape):
-            if not isinstance(size, int) and size.node.expr.is_Symbol:
-                values[size.node.expr] = 1 if axis == 0 else size.node.hint
-
-    def batch_one(size: Any) -> int:
-        if isinstance(size, int):
-            return int(size)
-        expression = size.node.expr.subs(values)
-        # How many rows a mask picks is known at run time only: counted for one.
-        return int(expression.subs(dict.fromkeys(expression.free_symbols, 1)))
-
-    is_open = any(not isinstance(tensor.shape[0], int) for tensor in tensors)
-    return batch_one, None if is_open else batch_size(tensors)
-
-
 def _shape(node: Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
@@ -566,14 +411,3 @@ def _named_arguments(node: Node) -> dict[str, Any]:
 def _tuple(value: Any, length: int) -> tuple[int, ...]:
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     return values * length if len(values) == 1 else values
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _memory(exported: ExportedProgram, target: str, value: Tensor) -> Any:
-    """What two names of one tensor have in common; on the meta device, the object itself."""
-    if value.is_meta or not value.numel():
-        return id(exported.state_dict.get(target, exported.constants.get(target)))
-    return value.data_ptr(), value.shape, value.stride(), value.dtype

@@ -17,12 +17,13 @@ from safetensors.torch import load_file, save
 from torch import nn
 from torch.export import ExportedProgram
 
+from .binding import Inputs
 from .capture import capture
 from .data import Samples, load_samples
 from .data.load import MEMORY
 from .errors import BitsectError, CaptureError, RunError
 from .models import load_model, parse_example
-from .program import Inputs, Program
+from .program import Program
 from .progress import Progress
 from .run import Run, Settings
 from .store import Folder, write_bytes

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .binding import Inputs
 from .capture import capture
 from .data import Samples, load_samples
 from .data.load import MEMORY
@@ -23,7 +24,7 @@ from .measure.traces import FEWEST_PROBES
 from .metrics import Metric, Options, metric_named
 from .models import load_model, parse_example
 from .opening import is_folder, open_run
-from .program import Inputs, Program
+from .program import Program
 from .progress import Progress
 from .request import (
     check_measuring,

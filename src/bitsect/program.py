@@ -19,11 +19,10 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from .binding import Binding, Inputs
 from .errors import BitsectError, DataError
 from .quantizer import Grid, Layout
 from .values import Layer, Place, Skipped
-
-Inputs = Any  # a tensor, a tuple of positional or a dictionary of keyword arguments
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class Program:
         self.tensors, self.skipped = dict(tensors), skipped
         self.example, self.fixed_batch, self.exported = example, fixed_batch, exported
         self._inputs, self._outputs = list(inputs), outputs
-        self._in_spec, self._out_spec = in_spec, out_spec
+        self._binding, self._out_spec = Binding(inputs, in_spec, fixed_batch), out_spec
         self._given = dict(constants)  # parameters, buffers and literal constants
         self._split(nodes)
         self._multiply_at = {multiply.node: multiply for multiply in multiplies}
@@ -193,7 +192,7 @@ class Program:
         self, inputs: Inputs, keep: Iterable[str], rounding: Rounding = FLOAT_ROUNDING
     ) -> tuple[Any, dict[str, State]]:
         """The outputs, and the states before the layers `keep`."""
-        values, rows = self._bind(inputs)
+        values, rows = self._binding.bind(inputs, self.device)
         with torch.no_grad():
             return self._run(values, rows, 0, keep, rounding)
 
@@ -213,11 +212,11 @@ class Program:
             if name not in self.tensors:
                 raise BitsectError(f"unknown tensor '{name}'; Program.tensors lists them")
             by_node.setdefault(self.tensors[name], []).append(function)
-        values, rows = self._bind(inputs)
+        values, rows = self._binding.bind(inputs, self.device)
 
         def show(node: Node, value: Any) -> None:
             for function in by_node.get(node, ()):
-                function(self._without_padding(_detached(value), rows))
+                function(self._binding.without_padding(_detached(value), rows))
 
         with torch.no_grad():
             for node, value in [*self._constants.items(), *values.items()]:
@@ -301,7 +300,7 @@ class Program:
                 leaf = self._constants[weight.root].detach().clone().requires_grad_()
                 leaves[weight.root] = leaf
                 variables[multiply.layer].append(leaf)
-        values, rows = self._bind(inputs)
+        values, rows = self._binding.bind(inputs, self.device)
         with torch.enable_grad():
             values |= {node: _detached(value) for node, value in self._constants.items()}
             values |= self._prologue_with(leaves)
@@ -351,7 +350,7 @@ class Program:
             leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
             made.append(sum(leaf.numel() * leaf.element_size() for leaf in leaves))
 
-        values, rows = self._bind(self.example)
+        values, rows = self._binding.bind(self.example, self.device)
         with torch.no_grad():
             self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, made=count)
         return sum(made) // max(1, rows)
@@ -371,80 +370,6 @@ class Program:
                 digest.update(f"{flat.dtype}{tuple(flat.shape)}".encode())
                 digest.update(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
-
-    def _bind(self, inputs: Inputs) -> tuple[dict[Node, Any], int]:
-        """The values of the input placeholders, moved to the program's device and padded if need be."""
-        values = dict(zip(self._inputs, self._flatten(inputs), strict=True))
-        open_sizes: dict[str, int] = {}
-        for node, value in values.items():
-            expected = node.meta.get("val")
-            if isinstance(expected, Tensor):
-                self._check(node, value, expected, open_sizes)
-                values[node] = value.to(self.device)
-            elif value != expected:
-                raise DataError(
-                    f"input '{node.name}' is {value!r}; the network was captured with {expected!r}"
-                )
-        batched = [node for node in self._inputs if self._is_batched(node)]
-        rows = len(values[batched[0]]) if batched else -1
-        if self.fixed_batch is not None and rows != self.fixed_batch:
-            missing = self.fixed_batch - rows
-            if missing < 0:
-                raise DataError(
-                    f"a batch of {rows} is more than the {self.fixed_batch} this network was captured with"
-                )
-            for node in batched:
-                last = values[node][-1:]
-                values[node] = torch.cat([values[node], last.expand(missing, *last.shape[1:])])
-        return values, rows
-
-    def _is_batched(self, node: Node) -> bool:
-        expected = node.meta.get("val")
-        if not isinstance(expected, Tensor) or not expected.ndim:
-            return False
-        size = expected.shape[0]
-        return not isinstance(size, int) if self.fixed_batch is None else size == self.fixed_batch
-
-    def _flatten(self, inputs: Inputs) -> list[Any]:
-        from torch.export._tree_utils import reorder_kwargs
-
-        args, kwargs = call_arguments(inputs)
-        try:
-            kwargs = reorder_kwargs(kwargs, self._in_spec)
-        except (ValueError, AssertionError, KeyError):
-            names = self._in_spec.children()[1].context
-            raise DataError(f"the network takes the named inputs {names}, not {sorted(kwargs)}") from None
-        flat = pytree.tree_leaves((args, kwargs))
-        if len(flat) != len(self._inputs):
-            raise DataError(f"the network takes {len(self._inputs)} inputs; these samples hold {len(flat)}")
-        return flat
-
-    def _check(self, node: Node, value: Any, expected: Tensor, open_sizes: dict[str, int]) -> None:
-        """Refuse what the network does not take at `node`; sizes of one name must agree between inputs."""
-        if not isinstance(value, Tensor):
-            raise DataError(f"input '{node.name}' is {type(value).__name__}; the network takes a tensor")
-        wanted = [str(size) for size in expected.shape]
-        if self._is_batched(node):
-            wanted[0] = "batch"
-        pairs = list(zip(wanted, value.shape, strict=False))
-        if value.ndim != expected.ndim or any(size.isdigit() and int(size) != got for size, got in pairs):
-            shape = " × ".join(wanted) or "a single number"
-            raise DataError(f"input '{node.name}' has shape {tuple(value.shape)}; the network takes {shape}")
-        for size, got in zip(expected.shape, value.shape, strict=True):
-            if isinstance(size, int):
-                continue
-            if open_sizes.setdefault(str(size), got) != got:
-                others = open_sizes[str(size)]
-                raise DataError(
-                    f"input '{node.name}' holds {got} samples where those before it hold {others}"
-                )
-            most = size.node.shape_env.bound_sympy(size.node.expr).upper
-            if got > most:
-                raise DataError(
-                    f"input '{node.name}' has a size of {got}; the network was exported for {most}"
-                )
-        if value.dtype != expected.dtype:
-            raise DataError(f"input '{node.name}' is {value.dtype}; the network takes {expected.dtype}")
 
     def _run(
         self, values: dict[Node, Any], rows: int, start: int, keep: Iterable[str], rounding: Rounding
@@ -506,36 +431,15 @@ class Program:
                 return leaf
             if leaf in self._constants:
                 return self._constants[leaf]
-            if not self._can_cut(values[leaf], rows):
+            if not self._binding.can_cut(values[leaf], rows):
                 raise DataError(
                     f"the output of this network has no batch axis to cut padding from: "
                     f"give it whole batches of {self.fixed_batch}, not {rows}"
                 )
-            return self._without_padding(values[leaf], rows)
+            return self._binding.without_padding(values[leaf], rows)
 
         leaves = [read(leaf) for leaf in self._outputs]
         return pytree.tree_unflatten(leaves, self._out_spec)
-
-    def _can_cut(self, value: Any, rows: int) -> bool:
-        batch = self.fixed_batch
-        if batch is None or rows == batch or not isinstance(value, Tensor):
-            return True
-        return value.ndim > 0 and value.shape[0] % batch == 0
-
-    def _without_padding(self, value: Any, rows: int) -> Any:
-        batch = self.fixed_batch
-        if batch is None or rows == batch or not isinstance(value, Tensor) or not self._can_cut(value, rows):
-            return value
-        return value[: rows * (value.shape[0] // batch)]
-
-
-def call_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """How a network is called with `inputs`: a tensor, a tuple (positional) or a dictionary (keywords)."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    if isinstance(inputs, tuple | list):
-        return tuple(inputs), {}
-    return (inputs,), {}
 
 
 def _detached(value: Any) -> Any:

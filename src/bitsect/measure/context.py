@@ -10,9 +10,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from ..binding import Inputs
 from ..errors import DataError
 from ..evaluate import Evaluator, check_finite
-from ..program import FLOAT_ROUNDING, Inputs, Program, Rounding
+from ..program import FLOAT_ROUNDING, Program, Rounding
 from ..tasks import divergence, logits
 from ..values import Format, Plan
 

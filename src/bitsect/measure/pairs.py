@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..binding import Inputs
 from ..errors import BitsectError
 from ..evaluate import Arrays, Done
-from ..program import Inputs, State
+from ..program import State
 from ..values import Format
 from .context import Context, Progress, float_leaves, power, silent, with_leaves
 
