@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -17,13 +18,13 @@ from onnx import numpy_helper
 from torch import nn
 
 import bitsect
-from bitsect.errors import ExportError, RunError
+from bitsect.errors import DataError, ExportError, RunError
 from bitsect.export.deliver import EXPORTERS, Delivery, Exporter
 from bitsect.export.onnx import Exported
 from bitsect.export.proof import Proof
 from bitsect.pipeline import evaluate_file, export
 from bitsect.result import Result
-from bitsect.values import INT4, INT8, Plan, Target
+from bitsect.values import INT4, INT8, Format, Plan, Target
 from tiny import Residual, images, refill
 
 SAMPLES = 48
@@ -182,6 +183,49 @@ def test_the_users_own_judge_does_not_bind_the_file(tmp_path: Path) -> None:
     assert export(tmp_path / "run", tmp_path / "model.onnx").goal is None
 
 
+class Answers(nn.Module):
+    """Outputs by name, one of them of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.inner(x)
+        return {"logits": logits, "best": logits.argmax(1)}
+
+
+def test_outputs_by_name_are_compared_by_name(tmp_path: Path) -> None:
+    result = bitsect.quantize(Answers(), labelled(), target=0.8, formats=["int8"], metric="sqnr")
+    delivery = result.export(tmp_path / "model.onnx")
+    assert delivery.proof.identical == SAMPLES
+    assert [each.name for each in onnx.load(delivery.path).graph.output] == ["logits", "best"]
+
+
+def test_weight_only_layers_are_proven_with_their_inputs_as_they_are(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 5)).eval()
+    x = torch.randn(96, 32)
+    with torch.no_grad():
+        samples = x, model(x).argmax(1)
+    result = bitsect.quantize(model, samples, target=0.5, formats=["w4a16", "int8"], metric="sqnr")
+    formats = [Format.parse("w4a16"), INT8, Format.parse("w4a16")]
+    plan = Plan(dict(zip(result.plan, formats, strict=True)))
+    delivery = replace(result, plan=plan).export(tmp_path / "model.onnx")
+    assert delivery.proof.kernels is not None
+    assert delivery.proof.kernels["MatMulNBits"] == 2
+    assert delivery.proof.ties.explain
+    assert any("rounds the inputs of weight-only layers" in line for line in delivery.notes)
+
+
+def test_what_a_killed_export_left_is_swept(run: Path, tmp_path: Path) -> None:
+    left = tmp_path / ".model.onnx.bitsect-999999999"
+    left.mkdir()
+    (left / "model.onnx").write_text("half")
+    assert export(run, tmp_path / "model.onnx", draw=8).kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "run"]
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -212,6 +256,26 @@ def test_another_model_than_the_judged_one_is_refused(
     assert (tmp_path / "model.onnx").exists()
 
 
+def triple(model: onnx.ModelProto) -> None:
+    """All outputs times three: the same predictions."""
+    graph, name = model.graph, model.graph.output[0].name
+    for node in graph.node:
+        node.output[:] = ["before" if output == name else output for output in node.output]
+    graph.initializer.append(numpy_helper.from_array(np.array(3, np.float32), "three"))
+    graph.node.append(onnx.helper.make_node("Mul", ["before", "three"], [name]))
+
+
+@pytest.mark.parametrize("made_for", ["onnxruntime", "portable"])
+def test_the_same_predictions_by_other_outputs_are_refused(
+    made_for: str, run: Path, tmp_path: Path, tampered: Callable[..., None]
+) -> None:
+    tampered(triple)
+    delivery = export(run, tmp_path / "model.onnx", made_for=made_for)
+    assert delivery.proof.differing == ()
+    assert any("outputs differ by 200" in failure for failure in delivery.failures)
+    assert not delivery.kept
+
+
 def test_a_model_below_the_target_is_refused(made: Result, tmp_path: Path) -> None:
     coarse = Plan.uniform(made.run.program.layers, INT4)
     result = replace(made, target=Target.parse("100%"), plan=coarse)
@@ -225,7 +289,7 @@ def test_slower_than_float_is_said_first_and_refused_on_request(
 ) -> None:
     tampered(latency_ms=2.0, float_latency_ms=1.0)
     delivery = export(run, tmp_path / "slow.onnx")
-    assert str(delivery.proof).startswith("SLOWER than float: 2.00 ms against 1.00 ms")
+    assert str(delivery.proof).startswith("SLOWER than float: 2 ms against 1 ms")
     assert delivery.kept
     delivery = export(run, tmp_path / "model.onnx", require_speedup=True)
     assert delivery.failures == ("slower than float",)
@@ -242,6 +306,10 @@ def test_what_cannot_be_asked_for(run: Path, tmp_path: Path) -> None:
         export(run, place, made_for="portable", require_speedup=True)
     with pytest.raises(bitsect.BitsectError, match="either a plan or a format"):
         export(run, place, plan="plan.json", format="int8")
+    with pytest.raises(ExportError, match=r"a name that ends in \.onnx"):
+        export(run, tmp_path / "model")
+    with pytest.raises(DataError, match="the network takes batch × 3 × 8 × 8"):
+        export(run, place, test=torch.zeros(2, 3, 9, 9))
     (run / "plan.json").unlink()
     with pytest.raises(RunError, match="holds no plan yet: `bitsect search"):
         export(run, place)

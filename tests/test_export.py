@@ -565,7 +565,7 @@ def test_a_file_that_was_changed_is_not_proven(
     inputs = samples.inputs(slice(None))
     differ = (OnnxModel(path).run(inputs).argmax(1) != samples.labels).nonzero().flatten().tolist()
     assert list(proof.differing) == differ != []
-    predictions, accuracy = proof.failures
+    predictions, accuracy, _ = proof.failures  # and outputs
     assert predictions.startswith(f"{len(differ)} of 64 predictions differ in onnxruntime")
     assert f"samples {differ[0]}, {differ[1]}" in predictions
     assert accuracy.startswith("accuracy was judged to be 100.00%")
@@ -603,7 +603,7 @@ def test_ties_are_told_from_faults(steps: float, tmp_path: Path) -> None:
     written = write(program, samples, (FLOAT, INT8, INT8), tmp_path)
     ran, ties = moved_stem(written, steps).run(x), Ties()
     rounding = written.rounder(written.plan)
-    told = Teller(written.path, written.exported.codes).rounding(rounding, x, ran, ties)
+    told = Teller(written.path, written.exported.codes).rounding(rounding, x, [ran], ties)
     assert told is not None
     torch.testing.assert_close(program.run(x, told), ran)
     assert ties.codes == 64 * 8 * 13 * 15

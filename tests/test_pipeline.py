@@ -587,6 +587,17 @@ def test_until_stable_counts_what_a_metric_rests_on(
     assert (scores.samples, scores.probes) == (fewest[0] and FEW, fewest[1] and 16)
 
 
+def test_a_task_without_a_loss_is_scored_by_divergence() -> None:
+    def right(outputs: Tensor, labels: Tensor) -> Tensor:
+        return (outputs.argmax(1) == labels).float()
+
+    ask = {"task": right, "metric": "single"}
+    with pytest.raises(BitsectError, match="has no task loss: pass --loss kl"):
+        bitsect.sensitivity(small(), labelled(), **ask)
+    assert bitsect.sensitivity(small(), labelled(), measuring={"loss": "kl"}, **ask).samples == FEW
+    assert bitsect.sensitivity(small(), labelled(), task=right, metric="sqnr").samples == FEW
+
+
 def test_scores_for_float_are_refused() -> None:
     with pytest.raises(BitsectError, match="no format to try besides float"):
         bitsect.sensitivity(small(), images(), format="float")

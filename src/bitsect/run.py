@@ -216,9 +216,13 @@ class Run:
             traces = stacked(journal, count)
         if {"pair", "single", "base", "signal", "noise"} & set(needs):
             journal, pair = self._losses(context, format, "pair" in needs and pairs, pieces)
-            base = _joined(journal, context, "float", "task")
-            single = np.stack([_joined(journal, context, i, loss) for i in range(len(context.layers))])
-            losses = Losses(base if loss == "task" else np.zeros_like(base), single, pair and pair(loss))
+            if {"pair", "single", "base"} & set(needs):
+                if loss not in journal["0/float"]:
+                    other = "kl" if loss == "task" else "task"
+                    raise BitsectError(f"task '{self.task.name}' has no {loss} loss: pass --loss {other}")
+                base = _joined(journal, context, "float", loss)
+                single = np.stack([_joined(journal, context, i, loss) for i in range(len(context.layers))])
+                losses = Losses(base if loss == "task" else np.zeros_like(base), single, pair and pair(loss))
             signal = _joined(journal, context, "float", "signal")
             noise = np.stack([_joined(journal, context, i, "noise") for i in range(len(context.layers))])
         if "fisher" in needs:

@@ -27,5 +27,5 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            complain("interrupted; the same command goes on from there if it has a run folder (--out)")
+            complain("interrupted; the same command goes on from what its run folder holds")
         raise

@@ -38,8 +38,9 @@ def evaluate(
     from ..opening import is_folder
     from ..pipeline import NO_LABELS
     from ..pipeline import evaluate as judge
+    from ..values import megabytes
     from .bars import ShownProgress
-    from .output import layers_by_format, megabytes, note, print_json, stdout, working
+    from .output import layers_by_format, note, print_json, stdout, working
     from .tables import accuracy_cell, table_of
 
     calibration = zoo_data(model, calibration)

@@ -24,7 +24,8 @@ def layers(
 ) -> None:
     """List the layers of MODEL: name, kind, weights, multiply-adds; totals; what stays in float and why."""
     from ..pipeline import capture_model
-    from .output import count, megabytes, print_json, stdout
+    from ..values import megabytes
+    from .output import count, print_json, stdout
 
     program = capture_model(model, input_shape=input_shape, trust=trust, embeddings=embeddings, device=device)
     total = len(program.layers)

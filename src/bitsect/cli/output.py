@@ -52,10 +52,6 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
-def megabytes(size_bytes: float) -> str:
-    return f"{size_bytes / 1e6:.2f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.1f} kB"
-
-
 def layers_by_format(plan: Mapping[str, object]) -> str:
     """How many layers take each format, as `3 float, 19 int8`."""
     names = [str(format) for format in plan.values()]

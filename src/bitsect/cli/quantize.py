@@ -81,7 +81,8 @@ def search(
 
 
 def _show(result: Result, json: bool) -> None:
-    from .output import layers_by_format, megabytes, note, print_json, stdout
+    from ..values import megabytes
+    from .output import layers_by_format, note, print_json, stdout
     from .tables import accuracy_cell, table_of
 
     if json:

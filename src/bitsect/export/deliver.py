@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import tempfile
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data import Samples
-from ..errors import ExportError
+from ..errors import ExportError, MissingExtraError
 from ..run import Run, one_of
 from ..values import Evaluation, Plan, Target
-from .onnx import Exported, export_onnx
+from .onnx import Exported, check_precision, export_onnx
 from .proof import Proof, prove
 from .target import target_named
 
@@ -99,14 +101,16 @@ def deliver(
     write, prove = EXPORTERS[to]
     placement, place = target_named(made_for).placement.name, Path(path)
     samples, formats = test or run.samples, set(plan.values())
+    check_precision(run.program, plan)
+    run.program.run(samples.inputs(slice(0, 1)))  # so that samples of another shape are refused first
     with ExitStack() as stack:
+        folder = stack.enter_context(_folder_beside(place))
         there = run
         if run.settings.placement != placement:
             there = stack.enter_context(run.under(placement))
         judged = {each.settings.placement: _judge(each, plan) for each in (run, there)}
-        baseline = _judge(there, Plan.uniform(run.program.layers))
+        baseline = _judge(run, Plan.uniform(run.program.layers), "judge float")
         rounder = there.rounder(formats)
-        folder = stack.enter_context(_folder_beside(place))
         with run.progress.stage("export"):
             draft, about = folder / place.name, _metadata(run, goal)
             exported = write(run.program, rounder, plan, draft, target=made_for, metadata=about)
@@ -139,17 +143,23 @@ def check_request(path: str | Path, to: str, made_for: str, force: bool, require
     """Refuse what can be refused before the first minute of work."""
     one_of("form", to, EXPORTERS)
     target_named(made_for)
+    for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
+        if find_spec(package) is None:
+            raise MissingExtraError(package, "onnx", "export to ONNX")
     if require_speedup and made_for == "portable":
         raise ExportError("a portable file is not timed: leave --require-speedup out")
     if Path(path).is_dir():
         raise ExportError(f"{path} is a folder: name a file in it")
+    if Path(path).suffix != ".onnx":
+        raise ExportError(f"{path}: a name that ends in .onnx says what the file is")
     if Path(path).exists() and not force:
         raise ExportError(f"{path} exists: pass --force to overwrite it, or name another file")
 
 
-def _judge(run: Run, plan: Plan) -> Evaluation:
+def _judge(run: Run, plan: Plan, stage: str | None = None) -> Evaluation:
     evaluator = run.evaluator(set(plan.values()))
-    with run.progress.stage(f"judge under {run.settings.placement}", len(run.samples)) as evaluator.progress:
+    stage = stage or f"judge under {run.settings.placement}"
+    with run.progress.stage(stage, len(run.samples)) as evaluator.progress:
         return evaluator(plan)
 
 
@@ -178,13 +188,30 @@ def _metadata(run: Run, goal: Target | None) -> dict[str, str]:
 @contextmanager
 def _folder_beside(path: Path) -> Iterator[Path]:
     """A folder on the same disk, gone at the end with all that is still in it."""
+    prefix = f".{path.name}.bitsect-"
+    folder = path.parent / f"{prefix}{os.getpid()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = tempfile.TemporaryDirectory(dir=path.parent, prefix=".bitsect-")
+        for left in path.parent.glob(f"{prefix}*"):
+            if not _is_running(left.name.removeprefix(prefix)):  # it was killed half-way
+                shutil.rmtree(left, ignore_errors=True)
+        folder.mkdir()
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror}") from None
-    with made as folder:
-        yield Path(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return int(process) != os.getpid()
 
 
 def _put_in_place(folder: Path, place: Path) -> None:

@@ -211,7 +211,8 @@ class Edit:
             elif operand.layout is not None:
                 self._write_codes(site, index)
         if not site.format.is_float:
-            for why in deviations(self.target, site.format, site.op_type):
+            has_weight = site.multiply.weight is not None
+            for why in deviations(self.target, site.format, site.op_type, has_weight=has_weight):
                 self._note(site, *why)
 
     def _write_float(self, site: Site, index: int) -> None:

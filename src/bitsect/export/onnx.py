@@ -62,7 +62,7 @@ def export_onnx(
             f"a model for {target} is judged under placement '{chosen.placement.name}', "
             f"not '{rounder.placement.name}': judge the plan under that placement first"
         )
-    _check_precision(program, plan)
+    check_precision(program, plan)
     rounding = rounder(plan)
     marked = to_onnx(program, rounding.results)
     edit = Edit(program, rounder, plan, rounding, marked, chosen)
@@ -76,7 +76,8 @@ def export_onnx(
     return Exported(Path(path), target, size, notes, edit.codes)
 
 
-def _check_precision(program: Program, plan: Plan) -> None:
+def check_precision(program: Program, plan: Plan) -> None:
+    """Refuse quantised layers that do not compute in float32."""
     for multiply in program.multiplies:
         dtype = multiply.node.meta["val"].dtype
         if dtype != torch.float32 and not plan[multiply.layer].is_float:

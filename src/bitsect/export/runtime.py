@@ -40,10 +40,13 @@ class OnnxModel:
         path: str | Path,
         *,
         threads: int | None = None,
+        exact: bool = False,
         optimise: bool = True,
         optimised: Path | None = None,
     ) -> None:
-        """`optimised` is where the graph that really runs is written to."""
+        """`exact` lets weight-only kernels take their inputs as they are, which by default are rounded to
+        8 bits in blocks; `optimised` is where the graph that really runs is written to.
+        """
         try:
             import onnxruntime
         except ImportError:
@@ -52,6 +55,8 @@ class OnnxModel:
         options.log_severity_level = 4  # what counts is raised
         options.intra_op_num_threads = torch.get_num_threads() if threads is None else threads
         options.inter_op_num_threads = 1
+        if exact:
+            options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         if not optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if optimised is not None:

@@ -72,13 +72,20 @@ class Note:
         return str(replace(self, layers=few))
 
 
-def deviations(target: Target, format: Format, op_type: str) -> Iterator[tuple[str, str]]:
+def deviations(
+    target: Target, format: Format, op_type: str, *, has_weight: bool = True
+) -> Iterator[tuple[str, str]]:
     """What is done instead of `format` for an ONNX operator, and what that changes."""
     weight_bits, value_bits = format.weight_bits, format.activation_bits
     kernel = op_type or "this product"
+    if value_bits is None and not has_weight:
+        return  # two activations, which a weight-only format leaves in float
     if target.packs:
         for bits in sorted({bits for bits in (weight_bits, value_bits) if bits not in (None, 4, 8)}):
             yield f"{bits}-bit codes are held in {4 if bits < 4 else 8}-bit tensors", "same values"
+    elif op_type == "Gather":
+        if weight_bits is not None and weight_bits < 8:
+            yield f"{weight_bits}-bit codes of an embedding are held in 8-bit tensors", "same values"
     elif value_bits is not None:
         if op_type not in ("Conv", "Gemm", "MatMul") or format.group_size is not None:
             groups = " with scales per group" if format.group_size else ""
@@ -94,9 +101,10 @@ def deviations(target: Target, format: Format, op_type: str) -> Iterator[tuple[s
     elif op_type == "MatMul":
         yield (
             "ONNX Runtime also rounds the inputs of weight-only layers, to 8 bits in blocks",
-            "outputs differ slightly; session.qdq_matmulnbits_accuracy_level=1 keeps them in float",
+            "outputs differ slightly; session.qdq_matmulnbits_accuracy_level=1 keeps them in float, as the "
+            "proof does",
         )
-    elif op_type != "Gather":
+    else:
         yield (
             f"{kernel} has no weight-only kernel: its weights are dequantised in every run",
             "same values and a smaller file, slower than float",

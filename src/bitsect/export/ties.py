@@ -9,10 +9,9 @@ float values: each must be the judged one or its neighbour, and the program goes
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,12 +93,14 @@ class Teller:
             )
         with tempfile.TemporaryDirectory() as folder:
             onnx.save(model, Path(folder) / path.name)
-            self.model = OnnxModel(Path(folder) / path.name)
+            self.model = OnnxModel(Path(folder) / path.name, exact=True)
 
-    def rounding(self, rounding: Rounding, inputs: Inputs, outputs: Any, ties: Ties) -> Rounding | None:
+    def rounding(
+        self, rounding: Rounding, inputs: Inputs, outputs: Sequence[Tensor], ties: Ties
+    ) -> Rounding | None:
         """`rounding` with the codes told for these inputs; None if the model that tells is another one."""
         values = self.model.run_flat(inputs)
-        same = zip(values[: self.outputs], torch.utils._pytree.tree_leaves(outputs), strict=True)
+        same = zip(values[: self.outputs], outputs, strict=True)
         if not all(torch.equal(left, right) for left, right in same):
             return None
         codes = {

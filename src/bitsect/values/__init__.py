@@ -1,6 +1,6 @@
 """The nouns of bitsect: frozen values with their JSON, free of torch."""
 
-from .cost import Cost
+from .cost import Cost, megabytes
 from .evaluation import Evaluation
 from .format import FLOAT, INT4, INT8, Format
 from .latency_table import LatencyTable
@@ -37,5 +37,6 @@ __all__ = [
     "Skipped",
     "Target",
     "matching",
+    "megabytes",
     "placement_named",
 ]

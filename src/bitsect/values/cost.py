@@ -22,3 +22,12 @@ class Cost:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def megabytes(size_bytes: float) -> str:
+    """A size as people read it.
+
+    >>> megabytes(1_234_567), megabytes(1_234)
+    ('1.23 MB', '1.2 kB')
+    """
+    return f"{size_bytes / 1e6:.2f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.1f} kB"
