@@ -603,7 +603,8 @@ def test_ties_are_told_from_faults(steps: float, tmp_path: Path) -> None:
     written = write(program, samples, (FLOAT, INT8, INT8), tmp_path)
     ran, ties = moved_stem(written, steps).run(x), Ties()
     rounding = written.rounder(written.plan)
-    told = Teller(written.path, written.exported.codes).rounding(rounding, x, [ran], ties)
+    teller = Teller(written.path, written.exported.codes, program, rounding)
+    told = teller.rounding(rounding, x, [ran], ties)
     assert told is not None
     torch.testing.assert_close(program.run(x, told), ran)
     assert ties.codes == 64 * 8 * 13 * 15

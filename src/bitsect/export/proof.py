@@ -226,7 +226,7 @@ class _Comparison:
 
     @cached_property
     def teller(self) -> Teller | None:
-        return Teller(self.model.path, self.codes) if self.codes else None
+        return Teller(self.model.path, self.codes, self.program, self.rounding) if self.codes else None
 
     @property
     def count(self) -> int:

@@ -9,7 +9,7 @@ float values: each must be the judged one or its neighbour, and the program goes
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from torch.nn.functional import pad
 
 from ..data import Inputs
 from ..integer import IntegerLayer
-from ..program import Rounding
+from ..program import Program, Rounding
 from ..quantizer import Grid
-from .runtime import OnnxModel, kernels
+from ..rounder import through_pooling
+from .runtime import OnnxModel
 
 Key = str | tuple[str, int]  # a rounded result, or a rounded operand of a multiply
 
@@ -68,19 +69,32 @@ class ToldGrid(Grid):
         return self.told.clone()
 
 
+def _made_of_floats(program: Program, rounding: Rounding) -> Iterator[Key]:
+    """The rounded values that no integer kernel hands on."""
+    for name in rounding.results:
+        if name not in rounding.kernels and name not in rounding.done:
+            yield name
+    for multiply in program.multiplies:
+        for index, operand in enumerate(multiply.operands):
+            key = (multiply.node.name, index)
+            if key in rounding.inputs and through_pooling(operand.node).name not in rounding.results:
+                yield key
+
+
 class Teller:
     """A written model that also tells the codes it makes of float values."""
 
-    def __init__(self, path: Path, codes: Mapping[Key, CodesOf]) -> None:
+    def __init__(
+        self, path: Path, codes: Mapping[Key, CodesOf], program: Program, rounding: Rounding
+    ) -> None:
+        """`codes` says what holds the codes of the values that `rounding` rounds in `program`."""
         import onnx
         from onnx import helper, numpy_helper
 
         model = onnx.load(path)
         graph = model.graph
-        # What is rounded within an integer kernel has no node of its own any more.
-        left = {name for name, operator in kernels(path) if operator == "QuantizeLinear"}
-        made = {node.output[0]: node for node in graph.node if node.name in left}
-        self.codes = {key: held for key, held in codes.items() if held.tensor in made}
+        made = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
+        self.codes = {key: codes[key] for key in _made_of_floats(program, rounding)}
         self.outputs = len(graph.output)
         self.told = sorted({held.tensor for held in self.codes.values()})
         constants = {each.name: each for each in graph.initializer}
