@@ -98,7 +98,7 @@ def deliver(
     is not put in place, unless `force` is given, which also overwrites.
     """
     check_request(path, to, made_for, force, require_speedup)
-    write, prove = EXPORTERS[to]
+    exporter = EXPORTERS[to]
     placement, place = target_named(made_for).placement.name, Path(path)
     samples, formats = test or run.samples, set(plan.values())
     check_precision(run.program, plan)
@@ -113,9 +113,9 @@ def deliver(
         rounder = there.rounder(formats)
         with run.progress.stage("export"):
             draft, about = folder / place.name, _metadata(run, goal)
-            exported = write(run.program, rounder, plan, draft, target=made_for, metadata=about)
+            exported = exporter.write(run.program, rounder, plan, draft, target=made_for, metadata=about)
         with run.progress.stage("prove", len(samples)) as advance:
-            proof = prove(
+            proof = exporter.prove(
                 exported.path,
                 run.program,
                 rounder,
