@@ -77,6 +77,8 @@ class OnnxModel:
     def run_flat(self, inputs: Inputs) -> list[Tensor]:
         """The outputs in the order of the file."""
         feed = {name: value.detach().cpu().numpy() for name, value in self._named(inputs).items()}
+        for name, array in feed.items():
+            self._check_shape(name, array)
         return [torch.from_numpy(array) for array in self._run_in_batches(feed)]
 
     def _run(self, feed: dict[str, Array]) -> list[Array]:
@@ -94,6 +96,14 @@ class OnnxModel:
         if len(listed) != len(self.inputs) or (isinstance(inputs, dict) and len(inputs) > 1):
             raise DataError(f"the model takes the inputs {', '.join(self.inputs)}")
         return dict(zip(self.inputs, listed, strict=True))
+
+    def _check_shape(self, name: str, array: Array) -> None:
+        """Refuse a sample of another shape; batches are another matter."""
+        wanted = self.inputs[name]
+        sizes = zip(wanted[1:], array.shape[1:], strict=False)
+        if len(wanted) != array.ndim or any(isinstance(size, int) and size != got for size, got in sizes):
+            shape = " × ".join(["batch", *map(str, wanted[1:])])
+            raise DataError(f"input '{name}' has shape {array.shape}; the model takes {shape}")
 
     @cached_property
     def _fixed_batch(self) -> int | None:
