@@ -164,13 +164,22 @@ class Edit:
         return self.grids.get(value)
 
     def _round_addends(self, add: Node) -> None:
-        """Round again, to the same grid, what was cut or padded on its way to a sum that stays an integer."""
+        """Round again, to the same grid, what was cut or padded on its way to a sum that stays an integer.
+
+        After every step, so that each of them can be done on codes.
+        """
         if all(use.node.op_type != "QuantizeLinear" for use in add.outputs[0].uses()):
             return
         for index, value in enumerate(add.inputs):
             grid = self._grid_of(value)
             if grid is not None:
-                add.replace_input_with(index, self._round(value, grid))
+                add.replace_input_with(index, self._round_steps(value, grid))
+
+    def _round_steps(self, value: Value, grid: Grid) -> Value:
+        if value not in self.grids:
+            step = value.producer()
+            step.replace_input_with(0, self._round_steps(step.inputs[0], grid))
+        return self._round(value, grid)
 
     def _keep_float(self, site: Site) -> None:
         """Hide from ONNX Runtime that a float layer reads rounded values, without changing them.
