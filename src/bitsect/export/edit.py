@@ -164,10 +164,7 @@ class Edit:
         return self.grids.get(value)
 
     def _round_addends(self, add: Node) -> None:
-        """Round again, to the same grid, what was cut or padded on its way to a sum that stays an integer.
-
-        After every step, so that each of them can be done on codes.
-        """
+        """Cut and pad codes instead of values on the way to a sum that stays an integer."""
         if all(use.node.op_type != "QuantizeLinear" for use in add.outputs[0].uses()):
             return
         for index, value in enumerate(add.inputs):
@@ -176,10 +173,24 @@ class Edit:
                 add.replace_input_with(index, self._round_steps(value, grid))
 
     def _round_steps(self, value: Value, grid: Grid) -> Value:
-        if value not in self.grids:
-            step = value.producer()
-            step.replace_input_with(0, self._round_steps(step.inputs[0], grid))
-        return self._round(value, grid)
+        """`value`, which lies on `grid`, with the steps since it was rounded done on codes."""
+        if value in self.grids:
+            return value
+        step = value.producer()
+        before = self._round_steps(step.inputs[0], grid)
+        if step.op_type not in ("Slice", "Pad") or self.target.packs:
+            step.replace_input_with(0, before)
+            return self._round(value, grid)
+        codes, *parameters = before.producer().inputs
+        others = list(step.inputs[1:])
+        if step.op_type == "Pad":
+            others[1:2] = [parameters[1]]  # zero, in codes
+        attributes = {name: each.value for name, each in step.attributes.items()}
+        moved = self.nodes.add(step.op_type, [codes, *others], f"{step.name}.codes", **attributes)
+        result = self.nodes.add("DequantizeLinear", [moved, *parameters], f"{step.name}.dequantize")
+        result.type, result.shape = value.type, value.shape
+        self.grids[result] = grid
+        return result
 
     def _keep_float(self, site: Site) -> None:
         """Hide from ONNX Runtime that a float layer reads rounded values, without changing them.
