@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..errors import BitsectError
 from ..values import LatencyTable, Layer
-from . import a100
+from .a100 import table as a100
 
-TABLES: dict[str, Callable[[Sequence[Layer]], LatencyTable]] = {"a100": a100.table}
+TABLES: dict[str, Callable[[Sequence[Layer]], LatencyTable]] = {"a100": a100}
 
 
 def latency_table(spec: str | Path, layers: Sequence[Layer]) -> LatencyTable:
