@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from .errors import BitsectError
+from .fingerprint import fingerprint
 from .result import QuantizedModel
 from .run import Run
 from .values import FLOAT, Evaluation, Format, Plan
@@ -21,6 +22,8 @@ class Judge:
 
     def __init__(self, run: Run, formats: set[Format], function: Evaluate | None) -> None:
         self.run, self.function = run, function
+        # By what the function does, not by its name alone: another body gives other figures.
+        self.remembered = function and f"own/{function_name(function)}/{fingerprint(function)}"
         self.evaluator = run.evaluator(formats)
         self.judged: set[Plan] = set()  # besides the float network
         self.progress: Callable[[int], None] = lambda count: None
@@ -36,7 +39,7 @@ class Judge:
     def _by_function(self, plan: Plan) -> Evaluation:
         """The user's own figure, remembered like a sample of its own."""
         assert self.function is not None
-        done, key = self.evaluator.done, f"{plan.key}/own/{function_name(self.function)}"
+        done, key = self.evaluator.done, f"{plan.key}/{self.remembered}"
         if key not in done:
             value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounder(plan))))
             if not 0 <= value < float("inf"):
@@ -47,5 +50,5 @@ class Judge:
 
 
 def function_name(function: Evaluate) -> str:
-    """The name under which what a function said is remembered."""
+    """What a function is called."""
     return getattr(function, "__qualname__", type(function).__name__)

@@ -6,14 +6,12 @@ import shutil
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
-from io import BytesIO
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
 from torch import nn
 from torch.export import ExportedProgram
 
@@ -25,15 +23,16 @@ from .errors import BitsectError, CaptureError, RunError
 from .models import load_model, parse_example
 from .program import Program
 from .progress import Progress
-from .run import Run, Settings
-from .store import Folder, write_bytes
-from .tasks import Task, task_named
+from .recorded import Recorded, is_kept, keep_objects, read_samples
+from .run import Run, Settings, settings_of
+from .store import MODEL_FILE, SAMPLES_FILE, Folder
+from .tasks import TASKS, Task, task_named
 
-MODEL_FILE, SAMPLES_FILE = "model.pt2", "samples.safetensors"  # what no spec can bring back
+Model = str | Path | nn.Module | ExportedProgram
 
 
 def open_run(
-    model: str | Path | nn.Module | ExportedProgram,
+    model: Model,
     data: Any = None,
     *,
     out: str | Path | None = None,
@@ -47,65 +46,46 @@ def open_run(
     device: str | None = None,
     trust: bool = False,
     fresh: bool = False,
+    elsewhere: Any = None,
     progress: Progress | None = None,
 ) -> Run:
     """The run in the folder `out`, made if it is not there; or the run that `model` is the folder of.
 
     `draw` takes that many of the samples, `data_options` say how pixels are normalised. A run that
-    exists must be of the same network, samples, task and settings; where `model` is its folder, what
-    is not given is the run's own. Without `out`, the run leaves nothing on disk.
+    exists must be of the same network, samples, task and settings, wherever those lie now; where `model`
+    is its folder, what is not given is the run's own, and `elsewhere` is tried where its samples are
+    gone. `fresh` removes the run that is there once all else is in order. Without `out`, the run leaves
+    nothing on disk.
     """
     of_run = is_folder(model)
     if not of_run and data is None:
         raise BitsectError(
             "samples are needed: pass --data FILE, a folder of images, or zoo:fashion-calibration"
         )
-    chosen = asdict(settings) if isinstance(settings, Settings) else dict(settings or {})
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    Settings(**chosen)  # so that a wrong one is refused before anything is made
     options = {**(data_options or {}), **({} if draw is None else {"samples": draw, "seed": seed})}
+    asked = _Asked(model, data, task, device, settings_of(settings), options)
     progress = progress or Progress()
     with ExitStack() as undo:
         folder = _folder(model if of_run else None, out, fresh, undo)
-        known = folder.read_json("run.json") or {}
-        # Threads are chosen once, on whatever machine a run began.
-        chosen = {"threads": known.get("threads")} | chosen
-        written: set[str] = set()  # what the run wrote itself is what it is of
-        if of_run:
-            task, device = task or _task(known, folder), device or known["device"]
-            chosen = {field.name: known[field.name] for field in fields(Settings)} | chosen
-            options = known["data_options"] | options
-            model = known["model"]
-            if _is_kept(known["model"]):
-                model = _stored(folder, MODEL_FILE)
-                written |= {"model", "model_fingerprint"}
-            if data is None and known["data"] == MEMORY:
-                data = replace(_read_samples(_stored(folder, SAMPLES_FILE)), options=options)
-                options = {}
-                written |= {"data", "data_fingerprint"}
-            elif data is None:
-                data = known["data"]
-        judged_by, resolved = task_named(task or "classification"), Settings(**chosen).resolved()
+        known = None if fresh else Recorded.read(folder)
+        if known is not None:
+            asked = asked.completed(known, folder, trust, elsewhere) if of_run else asked.in_threads_of(known)
+        judged_by, resolved = (
+            task_named(asked.task or "classification"),
+            Settings(**asked.settings).resolved(),
+        )
         with progress.stage("capture"):
-            samples = load_samples(data, **options)
+            samples = load_samples(asked.data, **asked.options)
             if input_shape is not None:
                 example = parse_example(input_shape)
-            program, spec = _captured(model, samples, example, resolved.embeddings, device, trust)
+            program, spec = _captured(asked.model, samples, example, resolved.embeddings, asked.device, trust)
         _check(program)
-        identity = {
-            "model": spec,
-            "model_fingerprint": program.fingerprint,
-            "data": samples.spec,
-            "data_options": dict(samples.options),
-            "data_fingerprint": samples.fingerprint(),
-            "task": judged_by.name,
-            **asdict(resolved),
-            "device": str(program.device),
-            "torch": torch.__version__,
-        }
-        folder.claim({name: value for name, value in identity.items() if name not in written})
-        if not of_run:
-            _keep_objects(folder.path, program if _is_kept(spec) else None, samples)
+        facts = _facts(program, samples, judged_by, resolved) | asked.verified
+        asked.check_moved(known, folder, facts, samples.spec)
+        if fresh:
+            _refuse_own_files(folder, spec, samples.spec)
+            folder.clear()
+        _claim(folder, known, facts, program, samples, spec)
         run = Run(
             folder, program, samples, judged_by, resolved, progress, temporary=out is None and not of_run
         )
@@ -113,6 +93,113 @@ def open_run(
     if run.temporary:
         weakref.finalize(run, shutil.rmtree, folder.path, ignore_errors=True)
     return run
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked for, before it is loaded."""
+
+    model: Model
+    data: Any
+    task: str | Task | Callable[..., Any] | None
+    device: str | None
+    settings: dict[str, Any]
+    options: dict[str, Any]
+    verified: dict[str, str] = field(default_factory=dict)  # fingerprints of what the folder keeps itself
+    moved: bool = False  # the samples are not where the run found them
+
+    def in_threads_of(self, known: Recorded) -> _Asked:
+        """Threads are chosen once, on whatever machine a run began."""
+        return replace(self, settings={"threads": known.settings.threads} | self.settings)
+
+    def completed(self, known: Recorded, folder: Folder, trust: bool, elsewhere: Any) -> _Asked:
+        """With what the run in `folder` was made of, where nothing else is asked for."""
+        model, data, options = known.model, self.data, known.data_options | self.options
+        verified, moved = {}, False
+        if known.keeps_model:
+            model = str(known.stored(folder, MODEL_FILE))
+            verified["model_fingerprint"] = known.model_fingerprint
+        elif not _is_there(model):
+            raise RunError(
+                f"{folder.path} was made with the network in {model}, which is not there any more: "
+                f"`bitsect quantize FILE --data … --out {folder.path}` says where it is now"
+            )
+        if data is None and known.keeps_samples:
+            data = replace(read_samples(known.stored(folder, SAMPLES_FILE)), options=options)
+            options = {}
+            verified["data_fingerprint"] = known.data_fingerprint
+        elif data is None:
+            data, moved = (known.data, False) if _is_there(known.data) else (elsewhere, True)
+            if data is None:
+                raise RunError(_gone(folder, known))
+        return _Asked(
+            model,
+            data,
+            self.task or _task(known, folder, trust),
+            self.device or known.device,
+            asdict(known.settings) | self.settings,
+            options,
+            verified,
+            moved,
+        )
+
+    def check_moved(
+        self, known: Recorded | None, folder: Folder, facts: Mapping[str, Any], spec: str
+    ) -> None:
+        """Refuse samples that were tried in place of the run's own, and are others."""
+        if self.moved and known is not None and facts["data_fingerprint"] != known.data_fingerprint:
+            raise RunError(f"{_gone(folder, known)}; those of {spec} are others")
+
+
+def _facts(program: Program, samples: Samples, task: Task, settings: Settings) -> dict[str, Any]:
+    """Everything that the results of a run rest on."""
+    return {
+        "model_fingerprint": program.fingerprint,
+        "data_options": dict(samples.options),
+        "data_fingerprint": samples.fingerprint(),
+        "task": task.name,
+        "task_code": task.code,
+        **asdict(settings),
+        "device": str(program.device),
+        "torch": torch.__version__,
+    }
+
+
+def _claim(
+    folder: Folder,
+    known: Recorded | None,
+    facts: Mapping[str, Any],
+    program: Program,
+    samples: Samples,
+    spec: str,
+) -> None:
+    """Make `folder` the run of `facts`: the objects that it keeps first, for run.json vouches for them."""
+    folder.check(facts)
+    model = known.model if known is not None and known.keeps_model else spec
+    data = MEMORY if known is not None and known.keeps_samples else samples.spec
+    files = keep_objects(
+        folder, known, program if is_kept(model) else None, samples if data == MEMORY else None
+    )
+    folder.claim(facts, model=model, data=data, files=files)
+
+
+def _refuse_own_files(folder: Folder, *specs: str) -> None:
+    """Refuse to start anew from what would be removed."""
+    for spec in specs:
+        path = Path(spec)
+        if path.name in (MODEL_FILE, SAMPLES_FILE) and path.parent == folder.path.resolve():
+            raise RunError(f"{spec} is a file of the run that --fresh removes: copy it elsewhere first")
+
+
+def _is_there(spec: str) -> bool:
+    return spec.startswith(("zoo:", "paper:")) or Path(spec).exists()
+
+
+def _gone(folder: Folder, known: Recorded) -> str:
+    return (
+        f"{folder.path} was made with the samples of {known.data}, which are not there any more: say where "
+        f"they are now, with `bitsect search {folder.path} --data FILE`, or --calibration FILE in evaluate"
+    )
 
 
 def is_folder(model: object) -> bool:
@@ -133,13 +220,13 @@ def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> F
     path = Path(out) if out is not None else Path(mkdtemp(prefix="bitsect-"))
     if out is None:
         undo.callback(shutil.rmtree, path, ignore_errors=True)
-    folder = Folder(path, fresh=fresh)
+    folder = Folder(path)
     undo.callback(folder.close)
     return folder
 
 
 def _captured(
-    model: str | Path | nn.Module | ExportedProgram,
+    model: Model,
     samples: Samples,
     example: Inputs,
     embeddings: bool,
@@ -166,54 +253,16 @@ def _check(program: Program) -> None:
         )
 
 
-def _task(known: Mapping[str, Any], folder: Folder) -> Task:
+def _task(known: Recorded, folder: Folder, trust: bool) -> Task:
+    """The task that a run was made with; one's own is code, and imported for those who trust it."""
+    if known.task not in TASKS and ":" in known.task and not trust:
+        raise RunError(
+            f"{folder.path} is judged by {known.task}, which is code to import: pass --task {known.task} "
+            "if it is yours, or --trust"
+        )
     try:
-        return task_named(known["task"])
+        return task_named(known.task)
     except BitsectError as error:
         raise RunError(
             f"{folder.path} was made with a task that is not found: {error}; pass it again"
         ) from None
-
-
-def _is_kept(spec: str) -> bool:
-    """Whether a run keeps its network: it was given as an object, or made by a user's function."""
-    return spec == MODEL_FILE or (":" in spec and not spec.startswith("zoo:") and not spec.endswith(".pt2"))
-
-
-def _stored(folder: Folder, name: str) -> Path:
-    path = folder.path / name
-    if not path.exists():
-        raise RunError(f"{path} is not there yet: call quantize with the Python objects once more")
-    return path
-
-
-def _keep_objects(path: Path, program: Program | None, samples: Samples) -> None:
-    """Write down what came out of Python, so that the run works alone."""
-    if program is not None and not (path / MODEL_FILE).exists():
-        for node in program.exported.graph.nodes:
-            for told in ("stack_trace", "from_node"):  # paths and addresses, other ones for every caller
-                node.meta.pop(told, None)
-        buffer = BytesIO()
-        torch.export.save(program.exported, buffer)
-        write_bytes(path / MODEL_FILE, buffer.getvalue())
-    if samples.spec == MEMORY and not (path / SAMPLES_FILE).exists():
-        inputs, labels = samples.inputs(slice(None)), samples.labels
-        # The names say how the network takes its inputs: alone, in a row or by name.
-        arrays = {"labels": labels} if labels is not None else {}
-        if isinstance(inputs, dict):
-            arrays |= {f"named.{name}": value for name, value in inputs.items()}
-        elif isinstance(inputs, tuple):
-            arrays |= {f"row.{number}": value for number, value in enumerate(inputs)}
-        else:
-            arrays["inputs"] = inputs
-        write_bytes(path / SAMPLES_FILE, save({name: array.contiguous() for name, array in arrays.items()}))
-
-
-def _read_samples(path: Path) -> Samples:
-    arrays = load_file(path)
-    labels, inputs = arrays.pop("labels", None), arrays.get("inputs")
-    if inputs is None:
-        parts = {name.partition(".")[2]: value for name, value in arrays.items()}
-        named = all(name.startswith("named.") for name in arrays)
-        inputs = parts if named else tuple(parts[str(number)] for number in range(len(parts)))
-    return load_samples([(inputs,) if labels is None else (inputs, labels)])

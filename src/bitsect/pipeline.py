@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from .request import (
     plan_for,
     scoring_format,
     search_named,
+    tested_on,
+    unseen_samples,
 )
 from .result import Judged, Result, Test
 from .run import PROBES, Run, Settings, one_of
@@ -91,7 +94,7 @@ def quantize(
 
     with open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening) as run:
         layers, table = run.program.layers, _table(latency, run.program)
-        unseen = _unseen(run, test) if test is not None else None
+        unseen = unseen_samples(run, test) if evaluate is None else None
         possible = pinned(layers, wanted, keep)
         allowed = _allowed(layers, possible, table, objective)
         steps = _steps(allowed)
@@ -126,6 +129,7 @@ def quantize(
             seconds=run.progress.seconds,
             agreement=run.samples.labels is None,
             judge=None if evaluate is None else function_name(evaluate),
+            budget=None if limits is None else str(limits),
             notes=(
                 *_outcome(problem, found, goal),
                 *_overlooked(problem, rows),
@@ -185,12 +189,14 @@ def evaluate(
     """The float network and the plan, judged; and whether accuracy is agreement for want of labels.
 
     Ranges come from `calibration`, those of a run from the run, else from the judged samples themselves.
-    A run is judged on its own samples and by its own plan where no others are given.
+    A run is judged on its own samples and by its own plan where no others are given; samples that are its
+    own are known again wherever they lie.
     """
     wanted = parse_format(plan, format)
     drawn = {"draw": draw, "seed": seed}
     apart = calibration is not None or is_folder(model)  # ranges do not come from the judged samples
     opening |= {"task": task, "settings": settings, "progress": progress} | ({} if apart else drawn)
+    opening |= {"elsewhere": samples} if apart else {}
     with open_run(model, calibration if apart else samples, **opening) as run:
         judged = run.samples if samples is None else samples
         if apart:
@@ -217,6 +223,7 @@ def export(
     seed: int = 0,
     force: bool = False,
     require_speedup: bool = False,
+    task: Any = None,
     trust: bool = False,
     progress: Progress | None = None,
 ) -> Delivery:
@@ -226,17 +233,21 @@ def export(
     """
     wanted = parse_format(plan, format)
     check_request(path, to, made_for, force, require_speedup)
-    with open_run(run, trust=trust, progress=progress) as opened:
-        if plan is None and wanted is None and not (opened.folder.path / "plan.json").exists():
+    with open_run(run, task=task, trust=trust, progress=progress, elsewhere=test) as opened:
+        chosen, known = plan_for(opened, plan, wanted), opened.folder.read_json("result.json")
+        own = plan is None and wanted is None
+        if own and not (opened.folder.path / "plan.json").exists():
             raise RunError(f"{run} holds no plan yet: `bitsect search {run} --target 99%` finds one")
-        chosen = plan_for(opened, plan, wanted)
-        known = opened.folder.read_json("result.json") or {}
+        if own and known is None:
+            raise RunError(
+                f"{run} holds no result.json, so that its target is not known: `bitsect search {run} "
+                f"--target 99%` makes it again; --plan {run}/plan.json exports without a target"
+            )
+        known = known or {}
         goal = known.get("target") if known.get("judge") is None else None
-        tested_on = (known.get("test") or {}).get("data", MEMORY)
-        if test is None and tested_on != MEMORY:
-            test = tested_on
-        samples = opened.load(opened.samples if test is None else test, samples=draw, seed=seed)
-        return deliver(
+        samples = tested_on(opened) if test is None else None
+        samples = opened.load(samples or (opened.samples if test is None else test), samples=draw, seed=seed)
+        delivery = deliver(
             opened,
             chosen,
             path,
@@ -247,6 +258,10 @@ def export(
             force=force,
             require_speedup=require_speedup,
         )
+    if own and known.get("plan_key") != chosen.key:
+        edited = f"plan.json of {run} is not the plan that its search found: it was edited"
+        delivery = replace(delivery, remarks=(edited,))
+    return delivery
 
 
 def evaluate_file(
@@ -373,13 +388,6 @@ def _cost(plan: Plan, layers: tuple[Layer, ...], table: LatencyTable | None) -> 
     return cost(plan, layers, table if runs else None)
 
 
-def _unseen(run: Run, test: Any) -> Samples:
-    """The test samples, of which one is run: they are wanted last, and refused first."""
-    samples = run.load(test)
-    run.program.run(samples.inputs(slice(0, 1)))
-    return samples
-
-
 def _test(run: Run, goal: Target | None, plans: Mapping[str, Plan], samples: Samples) -> Test:
     """The rows of the closing table on samples that the search has not seen."""
     formats = {format for plan in plans.values() for format in plan.values()}
@@ -387,7 +395,7 @@ def _test(run: Run, goal: Target | None, plans: Mapping[str, Plan], samples: Sam
     with run.progress.stage("test", len(samples) * len(plans)) as evaluator.progress:
         rows = {name: evaluator(plan) for name, plan in plans.items()}
     met = goal is None or rows["plan"].reaches(goal.threshold(rows["float"].exact)) is True
-    return Test(rows["float"], rows["plan"], met, samples.spec, rows)
+    return Test(rows["float"], rows["plan"], met, samples.spec, samples.fingerprint(), rows)
 
 
 def _steps(allowed: Allowed) -> tuple[Format, ...]:

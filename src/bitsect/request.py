@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import BitsectError
+from .data import Samples
+from .data.load import MEMORY
+from .errors import BitsectError, DataError, RunError
 from .latency import Budget
 from .references import resolve
-from .run import LOSSES, PAIRS, Run, one_of
+from .run import LOSSES, PAIRS, Run, is_number, known_names, one_of
 from .search import SEARCHES, Search, high_to_low
 from .values import FLOAT, INT8, Format, Plan, Target
+
+MEASURING = ("pairs", "loss", "samples", "probes", "tolerance", "seed")  # what `Run.measured` takes
 
 
 def parse_target(
@@ -65,10 +69,18 @@ def search_named(name: str) -> Search:
 
 
 def check_measuring(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options of measuring, those with choices checked."""
+    """Options of measuring, by names that there are and with values that can be."""
     measuring = dict(given or {})
+    known_names("option of measuring", measuring, MEASURING)
     one_of("pairs", measuring.get("pairs", "exact"), PAIRS)
     one_of("loss", measuring.get("loss", "task"), LOSSES)
+    for name, least in (("samples", 1), ("probes", 1), ("seed", 0)):
+        value = measuring.get(name, least)
+        if not (name == "samples" and value is None) and (not is_number(value, int) or value < least):
+            raise BitsectError(f"{name} {value} is not a whole number of at least {least}")
+    tolerance = measuring.get("tolerance", 0.0)
+    if not is_number(tolerance) or not tolerance >= 0:
+        raise BitsectError(f"tolerance {tolerance} is not a number of at least 0")
     return measuring
 
 
@@ -87,3 +99,27 @@ def plan_for(run: Run, plan: str | Path | Plan | None, format: Format | None) ->
     if plan is None and format is None and own.exists():
         plan = own
     return Plan.uniform(layers, format or INT8) if plan is None else Plan.read(Path(plan), layers)
+
+
+def unseen_samples(run: Run, test: Any) -> Samples | None:
+    """The test samples, else those of the run's last test; one is run, so that they are refused first."""
+    samples = run.load(test) if test is not None else tested_on(run)
+    if samples is not None:
+        run.program.run(samples.inputs(slice(0, 1)))
+    return samples
+
+
+def tested_on(run: Run) -> Samples | None:
+    """The samples that the run was tested on, unchanged; None if there are none that a file holds."""
+    known = (run.folder.read_json("result.json") or {}).get("test") or {}
+    spec = known.get("data", MEMORY)
+    if spec == MEMORY:
+        return None
+    where = f"{run.folder.path} was tested on the samples of {spec}"
+    try:
+        samples = run.load(spec)
+    except DataError as error:
+        raise RunError(f"{where}: {error}; or pass other test samples") from None
+    if samples.fingerprint() != known.get("fingerprint"):
+        raise RunError(f"{where}, which have changed since: pass test samples again")
+    return samples

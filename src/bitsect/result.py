@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,11 +15,11 @@ import torch
 from torch import nn
 
 from .data.load import MEMORY
-from .errors import BitsectError, DataError, ExportError
+from .disk import json_text, write_text
+from .errors import BitsectError, DataError, ExportError, RunError
 from .export.deliver import Delivery, deliver
 from .program import Program, Rounding
 from .run import Run
-from .store import write_text
 from .values import Cost, Evaluation, Plan, Scores, Target
 
 
@@ -77,6 +79,7 @@ class Test:
     plan: Evaluation
     target_met: bool
     data: str = MEMORY  # the spec of these samples
+    fingerprint: str | None = None
     rows: Mapping[str, Evaluation] = field(default_factory=dict)  # every row of the table, by its name
 
 
@@ -96,6 +99,7 @@ class Result:
     seconds: Mapping[str, float]
     agreement: bool = False  # there were no labels: accuracy is agreement with the float network
     judge: str | None = None  # the user's own function, where accuracy is what that returned
+    budget: str | None = None  # what the plan may cost, where that was limited
     notes: tuple[str, ...] = ()
 
     @property
@@ -145,14 +149,41 @@ class Result:
         if path is None and self.run.temporary:
             raise BitsectError("this run has no folder to save the plan in: pass a path, or out= to quantize")
         place = Path(path) if path is not None else self.run.folder.path / "plan.json"
-        write_text(place, json.dumps(self.plan.to_json(), indent=2, ensure_ascii=False) + "\n")
+        write_text(place, json_text(self.plan.to_json()))
         return place
 
     def keep(self) -> None:
-        """Write everything into the run folder; what it took apart, since that differs from call to call."""
-        self.run.folder.write_json("plan.json", self.plan.to_json())
-        self.run.folder.write_json("result.json", self._facts())
-        self.run.folder.write_json("effort.json", self._effort())
+        """Write everything into the run folder: under the name of what was asked, and as the last answer.
+
+        What it took is written apart, since that differs from call to call.
+        """
+        folder, name, plan, facts = self.run.folder, self._free_name(), self.plan.to_json(), self._facts()
+        folder.write_plain(f"plans/{name}.json", plan)
+        folder.write_json(f"results/{name}.json", facts)
+        folder.write_json("result.json", facts)
+        folder.write_plain("plan.json", plan)
+        folder.write_json("effort.json", self._effort())
+
+    def _free_name(self) -> str:
+        """A file name for this answer, such as `99.9-percent`; another answer to the same keeps its own."""
+        asked = " ".join(str(part) for part in (self.target, self.budget) if part is not None)
+        name = re.sub(r"[^\w.]+", "-", asked.replace("%", " percent ")).strip("-.")
+        for number in itertools.count(1):
+            numbered = name if number == 1 else f"{name}-{number}"
+            if self._is_free_for_this(f"plans/{numbered}.json", f"results/{numbered}.json"):
+                return numbered
+        raise AssertionError("numbers do not end")
+
+    def _is_free_for_this(self, plan: str, facts: str) -> bool:
+        """Whether no other answer is written there; half of this one may be, if it was killed then."""
+        folder = self.run.folder
+        path = folder.inside(plan)
+        try:
+            return (not path.exists() or path.read_text() == json_text(self.plan.to_json())) and (
+                folder.read_json(facts) in (None, json.loads(json.dumps(self._facts())))
+            )
+        except (RunError, OSError, UnicodeDecodeError):  # something else, or damaged: not to be overwritten
+            return False
 
     def to_json(self) -> dict[str, Any]:
         run = None if self.run.temporary else str(self.run.folder.path)
@@ -168,6 +199,8 @@ class Result:
             "test": self._test_json(),
             "formats": self.plan.counts,
             "macs_by_format": self.plan.macs(self.run.program.layers),
+            "plan_key": self.plan.key,
+            "budget": self.budget,
             "metric": self.scores.metric,
             "reason": self.reason,
             "agreement": self.agreement,
@@ -187,4 +220,5 @@ class Result:
             "plan": judged_on["plan"].to_json(),
             "target_met": self.test.target_met if self.target is not None else None,
             "data": self.test.data,
+            "fingerprint": self.test.fingerprint,
         }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from .calibrate import METHODS, SIGNS, calibrate
 from .data import Samples, load_samples
+from .disk import fingerprint_json, reading
 from .errors import BitsectError
 from .evaluate import Evaluator
 from .measure import (
@@ -39,8 +41,21 @@ LOSSES = ("task", "kl")
 PROBES = 64  # of the Hessian at most, where nothing else is asked for
 
 
+class _Given:
+    """Remembers which fields were written out, so that a default is told from a choice."""
+
+    __slots__ = ("given",)
+    given: frozenset[str]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        made = super().__new__(cls)
+        names = tuple(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+        object.__setattr__(made, "given", frozenset(names[: len(args)]) | options.keys())
+        return made
+
+
 @dataclass(frozen=True)
-class Settings:
+class Settings(_Given):
     """What decides the bits of a run: stored in it, and refused when changed. None: chosen for you."""
 
     placement: str = "paper"
@@ -57,20 +72,45 @@ class Settings:
         one_of("rounding", self.rounding, ROUNDINGS)
         one_of("range", self.range, METHODS)
         one_of("sign", self.sign, (*SIGNS, None))
-        if not 0 < self.percentile <= 100:
-            raise BitsectError(f"percentile {self.percentile:g} is not above 0 and up to 100")
-        for name, count in (("batch size", self.batch_size), ("threads", self.threads)):
-            if count is not None and count < 1:
-                raise BitsectError(f"{name} {count} is not at least 1")
+        if not is_number(self.percentile) or not 0 < self.percentile <= 100:
+            raise BitsectError(f"percentile {self.percentile} is not a number above 0 and up to 100")
+        for name, count in (("batch size", self.batch_size), ("threads", self.threads or 1)):
+            if not is_number(count, int) or count < 1:
+                raise BitsectError(f"{name} {count} is not a whole number of at least 1")
+        if not isinstance(self.embeddings, bool):
+            raise BitsectError(f"embeddings {self.embeddings} is neither true nor false")
 
     def resolved(self) -> Settings:
         sign = self.sign or placement_named(self.placement).sign
         return replace(self, sign=sign, threads=self.threads or torch.get_num_threads())
 
 
+def settings_of(given: Settings | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The settings that were given, by their names, each of them one that can be."""
+    chosen = {name: getattr(given, name) for name in given.given} if isinstance(given, Settings) else given
+    known_names("setting", chosen or {}, [field.name for field in fields(Settings)])
+    chosen = {name: value for name, value in (chosen or {}).items() if value is not None}
+    Settings(**chosen)
+    return chosen
+
+
+def is_number(value: object, kind: type = float) -> bool:
+    """Whether `value` is a number of this kind; whole numbers are floats too, True and False are neither."""
+    return isinstance(value, (int, kind)) and not isinstance(value, bool)
+
+
+def known_names(what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a name that is none of the `known`."""
+    for name in given:
+        if name not in known:
+            close = get_close_matches(str(name), list(known), n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"use {', '.join(known)}"
+            raise BitsectError(f"unknown {what} '{name}': {hint}")
+
+
 def one_of(what: str, value: object, choices: Collection[str | None]) -> None:
     """Refuse a `value` that is none of the `choices`."""
-    if value not in choices:
+    if not isinstance(value, str | None) or value not in choices:
         *most, last = (choice for choice in choices if choice is not None)
         expected = f"{', '.join(most)} or {last}" if most else last
         raise BitsectError(f"unknown {what} '{value}': use {expected}")
@@ -112,9 +152,8 @@ class Run:
 
     def reopened(self) -> Run:
         """The same run, open again."""
-        return Run(
-            Folder(self.folder.path), self.program, self.samples, self.task, self.settings, self.progress
-        )
+        folder = Folder(self.folder.path, self.folder.run)
+        return Run(folder, self.program, self.samples, self.task, self.settings, self.progress)
 
     def under(self, placement: str) -> Run:
         """This network on these samples under another placement; what is found is kept in the same folder."""
@@ -122,7 +161,8 @@ class Run:
         if sign == placement_named(self.settings.placement).sign:
             sign = None  # nobody chose it: it came with the placement
         settings = replace(self.settings, placement=placement, sign=sign).resolved()
-        folder = Folder(self.folder.path / f"under-{placement}")
+        of = fingerprint_json({"run": self.folder.run, **asdict(settings)})
+        folder = Folder(self.folder.inside(f"under-{placement}"), of)
         return Run(folder, self.program, self.samples, self.task, settings, self.progress)
 
     def load(self, data: Any, **draw: Any) -> Samples:
@@ -144,7 +184,8 @@ class Run:
         known = self.folder.read_json("ranges.json")
         widths = {format.activation_bits for format in formats if format.activation_bits is not None}
         if known is not None:
-            ranges = Ranges.from_json(known)
+            with reading(self.folder.path / "ranges.json", "remove it, and it is made again"):
+                ranges = Ranges.from_json(known)
             have = set(next(iter(ranges.table.values()), {}))
             if widths <= have:
                 return ranges
@@ -178,14 +219,18 @@ class Run:
 
     def evaluator(self, formats: Iterable[Format] = (), samples: Samples | None = None) -> Evaluator:
         """Judges plans on this run's samples, or on others under the same rounding."""
-        name = "evaluated" if samples is None else f"evaluated-{samples.fingerprint()[:16]}"
+        if samples is None:
+            done = self.folder.journal("evaluated")
+        else:
+            whole = samples.fingerprint()
+            done = self.folder.journal(f"evaluated-{whole[:16]}", samples=whole)
         return Evaluator(
             self.program,
             self.rounder(formats),
             samples or self.samples,
             self.task,
             batch_size=self.settings.batch_size,
-            done=self.folder.journal(name),
+            done=done,
         )
 
     def measured(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 
 from ..errors import BitsectError
 from . import evaluate, export, latency, layers, quantize, sensitivity  # each adds its commands to the app
@@ -10,13 +12,14 @@ from .app import app
 
 __all__ = ["app", "evaluate", "export", "latency", "layers", "main", "quantize", "sensitivity"]
 
-INTERRUPTED = 130  # what Typer makes of Ctrl-C
-
 
 def main() -> None:
     """Run a command; our own errors become one line on stderr and exit code 1."""
     from .output import complain
 
+    # Ended by the system, a command leaves as it does after Ctrl-C: without its temporary files.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         app(prog_name="bitsect")
     except BitsectError as error:
@@ -25,7 +28,3 @@ def main() -> None:
     except OSError as error:
         complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
         sys.exit(1)
-    except SystemExit as end:
-        if end.code == INTERRUPTED:
-            complain("interrupted; the same command goes on from what its run folder holds")
-        raise

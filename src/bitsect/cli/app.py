@@ -31,7 +31,11 @@ DeviceOption = Annotated[
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Load a .pt2 file even if that runs pickled code.", rich_help_panel=MACHINE),
+    typer.Option(
+        "--trust",
+        help="Load a .pt2 file even if that runs pickled code, and import the task that a run names.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 EmbeddingsOption = Annotated[
     bool, typer.Option("--embeddings", help="Count embeddings as layers too.", rich_help_panel=MACHINE)

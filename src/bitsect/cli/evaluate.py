@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .app import MACHINE, MODEL, JsonOption
-from .options import SAMPLES, Opening, command, zoo_data
+from .options import SAMPLES, Opening, command, run_of, zoo_data
 
 
 @command
@@ -44,7 +44,7 @@ def evaluate(
     from .tables import accuracy_cell, table_of
 
     calibration = zoo_data(model, calibration)
-    with working():
+    with working(run_of(model)):
         float_row, plan_row, agreement = judge(
             model,
             zoo_data(model, opening.data, "test"),

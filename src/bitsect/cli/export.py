@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .app import JsonOption, TrustOption
-from .options import DATA, SAMPLES, RunArgument, command, run_folder
+from .options import DATA, SAMPLES, RunArgument, TaskOption, command, run_folder
 
 if TYPE_CHECKING:
     from ..export.deliver import Delivery
@@ -44,6 +44,7 @@ def export(
         int | None, typer.Option(help="Draw so many samples; default: all.", rich_help_panel=SAMPLES)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.", rich_help_panel=SAMPLES)] = 0,
+    task: TaskOption = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -54,7 +55,7 @@ def export(
     from .output import print_json, working
 
     run_folder(run)
-    with working():
+    with working(run):
         delivery = write(
             run,
             out,
@@ -67,6 +68,7 @@ def export(
             seed=seed,
             force=force,
             require_speedup=require_speedup,
+            task=task,
             trust=trust,
             progress=ShownProgress(),
         )
@@ -85,6 +87,10 @@ def _show(delivery: Delivery) -> None:
     stdout.print(f"On the samples of the run: {judged}.", soft_wrap=True)
     if delivery.goal is not None:
         stdout.print(f"Target {delivery.goal}: {'kept' if delivery.goal_kept else 'NOT kept'}.")
+    else:
+        stdout.print("No target is known that the model would have to keep.")
+    for remark in delivery.remarks:
+        stdout.print(f"Note: {remark}.", soft_wrap=True)
     for each in delivery.exported.notes:
         stdout.print(f"Note: {each.shortened()}.", soft_wrap=True)
     if delivery.kept:

@@ -58,7 +58,11 @@ SAMPLES, ROUNDING, GOAL, SENSITIVITY, RUN = "Samples", "Rounding", "Goal", "Sens
 TestDataOption = Annotated[str | None, _option(SAMPLES, "Samples the search does not see.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")]
 OutOption = Annotated[str | None, _option(RUN, "The run folder; the same one is continued.", "--out", "-o")]
-FreshOption = Annotated[bool, _option(RUN, "Empty the run folder first.", "--fresh")]
+FreshOption = Annotated[bool, _option(RUN, "Start anew: remove the run in the folder.", "--fresh")]
+TaskOption = Annotated[
+    str | None,
+    _option(SAMPLES, "classification (default), classification-top5 or package.module:function."),
+]
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,7 @@ class Opening:
     ] = None
     std: Annotated[list[float] | None, _option(SAMPLES, "See --mean.")] = None
     scale: Annotated[float | None, _option(SAMPLES, "See --mean; default: 1/255.")] = None
-    task: Annotated[
-        str | None,
-        _option(SAMPLES, "classification (default), classification-top5 or package.module:function."),
-    ] = None
+    task: TaskOption = None
     placement: Annotated[
         str | None, _option(ROUNDING, "Where values are rounded: paper (default) or onnxruntime.")
     ] = None
@@ -203,6 +204,13 @@ def run_folder(run: str) -> None:
 
     if not is_folder(run):
         raise RunError(f"{run} is not the folder of a run: `bitsect quantize MODEL --out {run}` makes one")
+
+
+def run_of(model: str, out: str | None = None) -> str | None:
+    """The folder that keeps what a command finds, if one does."""
+    from ..opening import is_folder
+
+    return model if is_folder(model) else out
 
 
 def zoo_data(model: str, data: str | None, name: str = "calibration") -> str | None:

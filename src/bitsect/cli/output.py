@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,11 +16,24 @@ stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
 
 
+INTERRUPTED = 130  # what a shell calls Ctrl-C
+
+
 @contextmanager
-def working() -> Iterator[None]:
-    """Whatever a user's own code prints goes to stderr: stdout is for results."""
-    with redirect_stdout(sys.stderr):
-        yield
+def working(run: str | None = None) -> Iterator[None]:
+    """Whatever a user's own code prints goes to stderr: stdout is for results.
+
+    Interrupted, a command says whether the folder `run` holds what it has found so far.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt:
+        if run is not None and Path(run, "run.json").is_file():
+            complain(f"interrupted; the same command goes on from what {run} holds")
+        else:
+            complain("interrupted; nothing is kept" + ("" if run else ": --out names a folder that keeps it"))
+        raise SystemExit(INTERRUPTED) from None
 
 
 def print_json(data: dict[str, Any]) -> None:

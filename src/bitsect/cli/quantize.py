@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from .app import JsonOption, ModelOrRunArgument, TrustOption
 from .options import (
+    SAMPLES,
     FreshOption,
     Goal,
     Measuring,
     Opening,
     OutOption,
     RunArgument,
+    TaskOption,
     TestDataOption,
     command,
     run_folder,
+    run_of,
     zoo_data,
 )
 
@@ -38,7 +43,7 @@ def quantize(
     from .bars import ShownProgress
     from .output import working
 
-    with working():
+    with working(run_of(model, out)):
         result = find(
             model,
             zoo_data(model, opening.data),
@@ -59,6 +64,11 @@ def search(
     goal: Goal,
     measuring: Measuring,
     test_data: TestDataOption = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Where the run's samples lie, if they have moved.", rich_help_panel=SAMPLES),
+    ] = None,
+    task: TaskOption = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -68,10 +78,12 @@ def search(
     from .output import working
 
     run_folder(run)
-    with working():
+    with working(run):
         result = find(
             run,
+            data,
             test=test_data,
+            task=task,
             trust=trust,
             progress=ShownProgress(),
             **goal.arguments(),

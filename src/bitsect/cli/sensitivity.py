@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .app import JsonOption, ModelOrRunArgument
-from .options import SENSITIVITY, FreshOption, Measuring, Opening, OutOption, command, zoo_data
+from .options import SENSITIVITY, FreshOption, Measuring, Opening, OutOption, command, run_of, zoo_data
 
 
 @command
@@ -42,7 +42,7 @@ def sensitivity(
     from .output import note, print_json, stdout, working
     from .tables import table_of
 
-    with working():
+    with working(run_of(model, out)):
         scores = measure(
             model,
             zoo_data(model, opening.data),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from ..data import Samples
 from ..errors import ExportError, MissingExtraError
 from ..run import Run, one_of
 from ..values import Evaluation, Plan, Target
-from .onnx import Exported, check_precision, export_onnx
+from .onnx import Exported, check_precision, export_onnx, is_weights_of
 from .proof import Proof, prove
 from .target import target_named
 
@@ -43,6 +44,7 @@ class Delivery:
     proven_on: str
     failures: tuple[str, ...]
     kept: bool
+    remarks: tuple[str, ...] = ()  # on what was asked for
 
     @property
     def path(self) -> Path:
@@ -62,8 +64,8 @@ class Delivery:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where the file is not as planned."""
-        return tuple(str(note) for note in self.exported.notes)
+        """Where the file is not as planned, and what else should be known."""
+        return (*self.remarks, *(str(note) for note in self.exported.notes))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -205,6 +207,8 @@ def _folder_beside(path: Path) -> Iterator[Path]:
 
 
 def _is_running(process: str) -> bool:
+    if sys.platform == "win32":
+        return True  # there is no signal there that only asks
     try:
         os.kill(int(process), 0)
     except (ValueError, ProcessLookupError):
@@ -215,10 +219,12 @@ def _is_running(process: str) -> bool:
 
 
 def _put_in_place(folder: Path, place: Path) -> None:
-    """The model last: it is whole once it is there."""
-    weights = place.with_name(f"{place.name}.data")
-    if (folder / weights.name).exists():
-        (folder / weights.name).replace(weights)
-    elif place.exists():
-        weights.unlink(missing_ok=True)  # of the file that is overwritten
+    """The model last: it is whole once it is there; then the weights of the one that it replaced go."""
+    weights = [item for item in folder.iterdir() if is_weights_of(place, item)]
+    old = [item for item in place.parent.iterdir() if is_weights_of(place, item)] if place.exists() else []
+    for item in weights:
+        item.replace(place.with_name(item.name))
     (folder / place.name).replace(place)
+    for item in old:
+        if item.name not in {new.name for new in weights}:
+            item.unlink(missing_ok=True)

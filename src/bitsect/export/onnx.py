@@ -9,6 +9,7 @@ has the type of its codes, down to INT4 and UINT4.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tempfile
@@ -33,6 +34,7 @@ from .ties import CodesOf, Key
 LARGEST_FILE_BYTES = (
     2_000_000_000  # protobuf ends at 2 GiB: what is larger keeps its weights in a file beside it
 )
+DIGITS = 16  # of the digest in the name of that file
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def _write(model: Any, path: Path) -> int:
     import onnx_ir as ir
 
     weights = sum(value.const_value.nbytes for value in model.graph.initializers.values())
-    data = f"{path.name}.data" if weights > LARGEST_FILE_BYTES else None
+    data = f"{path.name}.{_digest(model)}.data" if weights > LARGEST_FILE_BYTES else None
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".bitsect-") as folder:
         draft = Path(folder) / path.name
@@ -192,3 +194,17 @@ def _write(model: Any, path: Path) -> int:
         for name in files:  # the model last: it is whole once it is there
             (draft.parent / name).replace(path.parent / name)
     return sum((path.parent / name).stat().st_size for name in files)
+
+
+def _digest(model: Any) -> str:
+    """A name for the weights: another model's file of weights is never overwritten by them."""
+    digest = hashlib.sha256()
+    for name, value in model.graph.initializers.items():
+        digest.update(name.encode())
+        digest.update(value.const_value.tobytes())
+    return digest.hexdigest()[:DIGITS]
+
+
+def is_weights_of(model: Path, file: Path) -> bool:
+    """Whether `file` is named like the weights beside the file of a large model."""
+    return re.fullmatch(rf"{re.escape(model.name)}(\.[0-9a-f]{{{DIGITS}}})?\.data", file.name) is not None

@@ -21,7 +21,7 @@ from ..program import Multiply, Program, Rounding
 from ..rounder import Rounder
 from ..tasks import Task, own_answers
 from ..values import Format, Plan, megabytes
-from .onnx import export_onnx
+from .onnx import export_onnx, is_weights_of
 from .runtime import OnnxModel, ReferenceModel, kernels, latencies_ms
 from .target import target_named
 from .ties import CodesOf, Key, Teller, Ties
@@ -329,5 +329,5 @@ def _is_of(node: str, place: str) -> bool:
 
 
 def _size(path: Path) -> int:
-    data = path.with_name(f"{path.name}.data")
-    return path.stat().st_size + (data.stat().st_size if data.is_file() else 0)
+    files = [path, *(item for item in path.parent.iterdir() if is_weights_of(path, item))]
+    return sum(item.stat().st_size for item in files)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..errors import BitsectError
+from ..fingerprint import fingerprint
 
 
 class Judged(NamedTuple):
@@ -34,6 +35,12 @@ class Task:
     def mean(self) -> bool:
         """Whether the score is a mean over samples, so that a part of them can decide."""
         return self.combine is None
+
+    @property
+    def code(self) -> str | None:
+        """A fingerprint of one's own functions; None for a task that comes with bitsect."""
+        own = str(getattr(self.function, "__module__", "")).partition(".")[0] != __name__.partition(".")[0]
+        return fingerprint(self.function, self.combine) if own or self.combine else None
 
     def judge(self, outputs: Any, labels: Tensor) -> Judged:
         answer = self.function(outputs, labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,8 +44,17 @@ class Ranges:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Ranges:
+        """The ranges in `data`; ValueError, TypeError or KeyError where it holds none."""
         table = {
-            tensor: {int(bits): Range(*pair) for bits, pair in by_bits.items()}
-            for tensor, by_bits in data["tensors"].items()
+            tensor: {
+                int(bits): Range(_finite(amax), bool(unsigned)) for bits, (amax, unsigned) in row.items()
+            }
+            for tensor, row in data["tensors"].items()
         }
         return cls(data["method"], data["sign"], data["percentile"], data["samples"], table)
+
+
+def _finite(amax: Any) -> float:
+    if not math.isfinite(amax) or amax < 0:
+        raise ValueError(f"a range of {amax}")
+    return float(amax)
