@@ -23,7 +23,7 @@ from bitsect.errors import BitsectError, DataError, RunError, TargetError
 from bitsect.opening import open_run
 from bitsect.result import Result
 from bitsect.run import Settings
-from bitsect.store import Folder, Journal
+from bitsect.store import Folder
 from bitsect.values import FLOAT, INT4, INT8, LatencyTable, Plan, Target
 from bitsect.values.latency_table import place_key
 
@@ -225,8 +225,8 @@ def test_ones_own_evaluation_is_asked_of_modules_and_remembered(tmp_path: Path) 
     result = quantize(evaluate=score, metric="single", out=tmp_path / "run")
     assert result.rows[0].evaluation.accuracy == 100
     assert result.accuracy >= 95
-    done = Journal(tmp_path / "run" / "journals" / "evaluated.journal")
-    assert len(asked) == sum("/own/" in key for key in done)  # each plan once
+    with result.run.reopened() as run:
+        assert len(asked) == sum("/own/" in key for key in run.folder.journal("evaluated"))  # each plan once
     before = len(asked)
     again = quantize(evaluate=score, metric="single", out=tmp_path / "run")
     assert len(asked) == before
@@ -607,9 +607,9 @@ def test_scores_for_float_are_refused() -> None:
 
 KILLED = """
 import os, signal, sys
-import bitsect.store as store
+import bitsect.disk as disk
 left, command = int(sys.argv[1]), sys.argv[2:]
-keep, write = store.Journal.__setitem__, store.write_bytes
+write = disk.write_bytes
 
 def count():
     global left
@@ -628,7 +628,9 @@ def written(path, data):
         os.kill(os.getpid(), signal.SIGKILL)
     write(path, data)
 
-store.Journal.__setitem__, store.write_bytes = kept, written
+disk.write_bytes = written
+import bitsect.store as store
+keep, store.Journal.__setitem__ = store.Journal.__setitem__, kept
 sys.argv = ["bitsect", *command]
 from bitsect.cli import main
 main()

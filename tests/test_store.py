@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from bitsect.errors import RunError
-from bitsect.store import LOCK, Arrays, Folder, Journal, write_bytes, write_text
+from bitsect.disk import write_bytes, write_text
+from bitsect.errors import BitsectError, RunError
+from bitsect.store import LOCK, Arrays, Folder, Journal
 
 calm = settings(deadline=None, max_examples=20)
 HERE = Path(__file__).parent
@@ -107,13 +108,13 @@ def test_the_last_of_two_records_of_a_key_counts(tmp_path: Path) -> None:
 def test_torn_at_every_byte_only_whole_records_remain_and_appending_works(tmp_path: Path) -> None:
     expected = written(tmp_path / "whole.journal")
     whole = (tmp_path / "whole.journal").read_bytes()
-    ends, path = _ends(whole), tmp_path / "torn.journal"
+    (header, *ends), path = _ends(whole), tmp_path / "torn.journal"
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
         journal = Journal(path)
         kept = [key for key, end in zip(expected, ends, strict=True) if end <= length]
         assert list(journal) == kept
-        assert path.stat().st_size == max([0, *(end for end in ends if end <= length)])
+        assert path.stat().st_size == max([header, *(end for end in ends if end <= length)])
         journal["more"] = {"x": np.array([length])}
         again = Journal(path)
         assert list(again) == [*kept, "more"]
@@ -124,10 +125,16 @@ def test_torn_at_every_byte_only_whole_records_remain_and_appending_works(tmp_pa
 def test_any_flipped_byte_costs_its_record_and_those_after_it_never_a_crash(tmp_path: Path) -> None:
     expected = written(tmp_path / "whole.journal")
     whole = (tmp_path / "whole.journal").read_bytes()
-    ends, path = _ends(whole), tmp_path / "flipped.journal"
+    (header, *ends), path = _ends(whole), tmp_path / "flipped.journal"
     for place in range(len(whole)):
         for flip in (0x01, 0xFF):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :])
+            flipped = whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :]
+            path.write_bytes(flipped)
+            if place < header:
+                with pytest.raises(RunError, match="is of another run, or damaged: move it away"):
+                    Journal(path)
+                assert path.read_bytes() == flipped
+                continue
             journal = Journal(path)
             kept = [key for key, end in zip(expected, ends, strict=True) if end <= place]
             assert list(journal) == kept
@@ -139,14 +146,14 @@ def test_what_follows_a_cut_is_not_taken_for_records(tmp_path: Path) -> None:
     """Zeros, as a file system leaves them after a crash, and bytes of anything else."""
     expected = written(tmp_path / "a.journal")
     whole = (tmp_path / "a.journal").read_bytes()
-    for rest in (b"\0" * 100, b"bsj1" + b"\xff" * 100, os.urandom(50)):
+    for rest in (b"\0" * 100, b"bsj2" + b"\xff" * 100, os.urandom(50)):
         (tmp_path / "a.journal").write_bytes(whole + rest)
         assert list(Journal(tmp_path / "a.journal")) == list(expected)
         assert (tmp_path / "a.journal").read_bytes() == whole
 
 
 def _ends(whole: bytes) -> list[int]:
-    """Where each record ends, by the words of the format: 16 bytes of head with the length in the last 8."""
+    """Where header and records end, by the words of the format: 16 bytes of head, the last 8 a length."""
     ends, at = [], 0
     while at < len(whole):
         at += 16 + int.from_bytes(whole[at + 8 : at + 16], "little")
@@ -183,7 +190,6 @@ def test_a_write_that_fails_midway_leaves_a_journal_that_works(tmp_path: Path) -
 # Folders
 
 IDENTITY = {
-    "model": "net.pt2",
     "model_fingerprint": "f" * 64,
     "batch_size": 64,
     "data_options": {"samples": 8},
@@ -195,7 +201,6 @@ def test_a_claimed_folder_is_the_run_of_what_claimed_it(tmp_path: Path) -> None:
     assert not Folder.is_run(folder.path)
     folder.claim(IDENTITY)
     folder.claim(IDENTITY)
-    folder.claim({"batch_size": 64})
     assert Folder.is_run(folder.path)
     folder.journal("pairs")["0"] = {"x": np.ones(1)}
     assert folder.journal("pairs") is folder.journal("pairs")
@@ -208,7 +213,6 @@ def test_a_claimed_folder_is_the_run_of_what_claimed_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model": "other.pt2"}, r"model net\.pt2, not other\.pt2"),
         ({"model_fingerprint": "e" * 64}, "model fingerprint ffffffffffff…, not eeeeeeeeeeee…"),
         ({"batch_size": 32}, "batch size 64, not 32"),
         ({"data_options": {"samples": 9}}, r'data options {"samples": 8}, not {"samples": 9}'),
@@ -227,28 +231,195 @@ def test_another_run_is_refused_with_what_changed_and_both_ways_out(
     assert json.loads((tmp_path / "run" / "run.json").read_text())["batch_size"] == 64
 
 
-def test_fresh_starts_anew(tmp_path: Path) -> None:
+def test_a_run_is_removed_alone_and_not_through_links(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "kept").write_text("mine")
+    (outside / "kept.json").write_text("mine")
     folder = Folder(tmp_path / "run")
     folder.claim(IDENTITY)
     folder.journal("pairs")["0"] = {}
-    (folder.path / "link").symlink_to(outside)
+    folder.write_plain("plans/99-percent.json", {})
+    Folder(folder.inside("under-paper"), "of").write_json("ranges.json", {})
+    mine = ["my-notes.txt", "journals/notes.txt", "under-construction/plan.json"]
+    for name in mine:
+        (folder.path / name).parent.mkdir(exist_ok=True)
+        (folder.path / name).write_text("mine")
+    for name in ("link", "results", "scores-a-int8.json"):
+        (folder.path / name).symlink_to(outside)
+    folder.clear()
+    left = {str(item.relative_to(folder.path)) for item in folder.path.rglob("*") if item.is_file()}
+    assert left == {LOCK, *mine}
+    assert (folder.path / "link").is_symlink()
+    assert (outside / "kept.json").read_text() == "mine"
+    folder.claim({**IDENTITY, "batch_size": 1})
+    assert not folder.journal("pairs")
+
+
+def test_run_json_is_the_last_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals without it could be taken for those of another run."""
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    folder.journal("pairs")["0"] = {}
+    removed: list[str] = []
+    unlink = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **_: (removed.append(path.name), unlink(path))[1])
+    folder.clear()
+    assert removed == ["pairs.journal", "run.json"]
+
+
+@pytest.mark.parametrize("other", [{"run": "other"}, {"journal": "single"}, {"samples": "others"}])
+def test_a_journal_of_something_else_is_refused_and_left_as_it_is(
+    tmp_path: Path, other: dict[str, str]
+) -> None:
+    of = {"run": "one", "journal": "pairs", "samples": "some"}
+    Journal(tmp_path / "a.journal", of)["0"] = {"x": np.ones(1)}
+    before = (tmp_path / "a.journal").read_bytes()
+    with pytest.raises(RunError, match=r"a\.journal is of another run"):
+        Journal(tmp_path / "a.journal", of | other)
+    assert (tmp_path / "a.journal").read_bytes() == before
+    assert Journal(tmp_path / "a.journal", of)["0"]["x"] == 1
+
+
+def test_journals_without_their_run_json_are_not_adopted_by_another_run(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    folder.journal("pairs")["0"] = {"x": np.ones(1)}
     folder.close()
-    fresh = Folder(tmp_path / "run", fresh=True)
-    assert [item.name for item in fresh.path.iterdir()] == [LOCK]
-    fresh.claim({**IDENTITY, "batch_size": 1})
-    assert not fresh.journal("pairs")
-    assert (outside / "kept").read_text() == "mine"
+    (folder.path / "run.json").unlink()
+    other = Folder(folder.path)
+    with pytest.raises(RunError, match=r"pairs\.journal is of another run, whose run.json is gone.*--fresh"):
+        other.claim({**IDENTITY, "batch_size": 1})
+    assert not Folder.is_run(other.path)
+    other.claim(IDENTITY)  # they are its own
+    assert other.journal("pairs")["0"]["x"] == 1
 
 
-@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_that_became_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    folder.close()
+    other = Folder(tmp_path / "run")
+    other.clear()
+    other.claim({**IDENTITY, "batch_size": 1})
+    other.close()
+    with pytest.raises(RunError, match=r"run\.json is of another run"):
+        Folder(tmp_path / "run", folder.run)
+
+
+# Links
+
+
+@pytest.mark.parametrize("name", ["journals", "journals/pairs.journal"])
+def test_no_journal_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    (folder.path / name).parent.mkdir(exist_ok=True)
+    if name == "journals":
+        victim.mkdir()
+    else:
+        victim.write_text("mine")
+    (folder.path / name).symlink_to(victim)
+    with pytest.raises(RunError, match="is a link: a run keeps its files in its own folder; remove it"):
+        folder.journal("pairs")
+    assert list(victim.iterdir()) == [] if victim.is_dir() else victim.read_text() == "mine"
+
+
+def test_no_other_file_is_written_or_read_through_a_link(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("mine")
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    for name in ("ranges.json", "plan.json", f".result.json.{os.getpid()}.tmp"):
+        (folder.path / name).symlink_to(outside / "victim")
+    for name in ("plans", "under-paper"):
+        (folder.path / name).symlink_to(outside)
+    for work in (
+        lambda: folder.read_json("ranges.json"),
+        lambda: folder.write_json("ranges.json", {}),
+        lambda: folder.write_plain("plan.json", {}),
+        lambda: folder.write_plain("plans/99-percent.json", {}),
+        lambda: folder.write_plain("../plan.json", {}),
+        lambda: folder.inside("under-paper"),
+    ):
+        with pytest.raises(RunError, match="is a link"):
+            work()
+    folder.write_json("result.json", {})
+    folder.close()
+    (folder.path / LOCK).unlink()
+    (folder.path / LOCK).symlink_to(outside / "lock")
+    with pytest.raises(RunError, match=r"\.bitsect\.lock is a link"):
+        Folder(folder.path)
+    assert [item.name for item in outside.iterdir()] == ["victim"]
+    assert (outside / "victim").read_text() == "mine"
+
+
+def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    os.mkfifo(folder.path / "ranges.json")
+    with pytest.raises(RunError, match="is a link or no file"):
+        folder.read_json("ranges.json")
+
+
+# Damage
+
+
+def test_any_flipped_bit_in_a_json_file_is_seen(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    folder.write_json("ranges.json", {"tensors": {"stem": {"8": [1.5, True]}}, "ключ": None})
+    path = folder.path / "ranges.json"
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1):  # the last is a line's end
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(RunError, match=r"ranges\.json.* remove it, and the same command makes it again"):
+            folder.read_json("ranges.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 200_000, "nested too deep"),
+        ("[]", "expected an object, not a list"),
+        ("5", "expected an object, not a int"),
+        ("", "cannot be read"),
+        ("\xff", "damaged|cannot be read"),
+        ('{"x": NaN, "checksum": "0"}', "cannot be read"),
+        ('{"x": 1}', "is damaged, or was edited"),
+        (" " * 64_000_001, "is larger than 64,000,000 bytes"),
+    ],
+)
+def test_json_that_is_none_of_ours_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    folder = Folder(tmp_path / "run")
+    (folder.path / "ranges.json").write_text(text, encoding="latin-1")
+    with pytest.raises(RunError, match=rf"ranges\.json.*({message})"):
+        folder.read_json("ranges.json")
+
+
+def test_json_of_another_run_is_refused(tmp_path: Path) -> None:
+    one, other = Folder(tmp_path / "one"), Folder(tmp_path / "other")
+    one.claim(IDENTITY)
+    other.claim({**IDENTITY, "batch_size": 1})
+    one.write_json("ranges.json", {"x": 1})
+    (other.path / "ranges.json").write_bytes((one.path / "ranges.json").read_bytes())
+    with pytest.raises(RunError, match=r"ranges\.json is of another run: remove it"):
+        other.read_json("ranges.json")
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BitsectError, match=r"/dev/full/x cannot be written"):
+        write_text(Path("/dev/full/x"), "text")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"file/run cannot be a run's folder: Not a directory"):
+        Folder(tmp_path / "file" / "run")
+
+
 @pytest.mark.parametrize("name", ["thesis.txt", "run.json", ".hidden"])
-def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, name: str, fresh: bool) -> None:
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"scripts": {"start": "node ."}}')
     with pytest.raises(RunError, match="holds something else than a run: choose an empty or new folder"):
-        Folder(tmp_path, fresh=fresh)
+        Folder(tmp_path)
     assert [item.name for item in tmp_path.iterdir()] == [name]
 
 
@@ -281,7 +452,7 @@ def test_a_run_copied_without_its_lock_is_a_run(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ("[]", "another version of bitsect: pass --fresh"),
+        ("[]", "expected an object.*pass --fresh"),
         ('{"version": 0}', "another version of bitsect: pass --fresh"),
     ],
 )
@@ -309,7 +480,11 @@ def test_json_is_written_whole_and_never_holds_nan(tmp_path: Path) -> None:
 
 
 def run_python(script: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+    }
     return subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         env=environment,
@@ -340,7 +515,7 @@ def test_a_second_process_is_refused_while_the_first_is_there(tmp_path: Path) ->
         f"{folder.path}: another bitsect is working in this run; wait for it, or use another folder"
     )
     with pytest.raises(RunError, match="another bitsect is working"):
-        Folder(folder.path, fresh=True)
+        Folder(folder.path)
     folder.close()
     assert run_python(OPEN, tmp_path / "run").returncode == 0
 

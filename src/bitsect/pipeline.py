@@ -15,7 +15,6 @@ from torch import nn
 from .binding import Inputs
 from .capture import capture
 from .data import Samples, load_samples
-from .data.load import MEMORY
 from .errors import BitsectError, CaptureError, DataError, RunError, TargetError
 from .export.deliver import Delivery, check_request, deliver
 from .export.runtime import RUNTIMES, Ran, run_onnx
