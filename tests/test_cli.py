@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from torch import nn
 
 import bitsect
 from bitsect.cli import app, main
+from bitsect.disk import fingerprint_json
 from bitsect.metrics import METRICS
 from bitsect.run import Settings
 from bitsect.search import SEARCHES
@@ -39,6 +42,7 @@ COMMANDS = (
 )
 
 MINE = """
+import os, signal
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -64,6 +68,12 @@ def branching():
 
 def broken():
     raise RuntimeError("no weights here")
+
+def interrupted():
+    raise KeyboardInterrupt
+
+def ended():
+    os.kill(os.getpid(), signal.SIGTERM)
 
 @metric("single")
 def doubled(means, options):
@@ -153,6 +163,13 @@ def call(desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
         return Said(int(end.value.code or 0), *capfd.readouterr())
 
     return run
+
+
+def edit_json(path: Path, **change: Any) -> None:
+    """Change a file of a run as someone would who knows how it is protected."""
+    data = json.loads(path.read_text()) | change
+    del data["checksum"]
+    path.write_text(json.dumps({**data, "checksum": fingerprint_json(data)}))
 
 
 MODEL = ("my_own:network", "--data", "good.npz")
@@ -289,8 +306,12 @@ def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], message: str, ca
         ),
         ("my_own:network", {"data": "good.npz", "sign": "x"}, "unknown sign 'x': use signed or auto"),
         ("my_own:network", {"data": "good.npz", "task": "x"}, "unknown task 'x': give classification"),
-        ("my_own:network", {"data": "good.npz", "batch-size": "0"}, "batch size 0 is not at least 1"),
-        ("my_own:network", {"data": "good.npz", "percentile": "0"}, "percentile 0 is not above 0"),
+        (
+            "my_own:network",
+            {"data": "good.npz", "batch-size": "0"},
+            "batch size 0 is not a whole number of at least 1",
+        ),
+        ("my_own:network", {"data": "good.npz", "percentile": "0"}, "percentile 0.0 is not a number above 0"),
         ("my_own:network", {"data": "good.npz", "input-shape": "8"}, "cannot be captured"),
     ],
 )
@@ -385,6 +406,134 @@ def test_what_the_system_refuses_is_one_line(call: Call) -> None:
     error = call("import-latency", "good.npz", "--out", "/dev/null/table.json").error
     assert "good.npz" in error or "/dev/null" in error
     assert call("quantize", *MODEL, "--target", "9%", "--out", "/dev/null/run").error
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "said"),
+    [
+        ("interrupted", 130, "interrupted; nothing is kept: --out names a folder that keeps it"),
+        ("ended", 128 + signal.SIGTERM, ""),
+    ],
+)
+def test_what_is_ended_without_a_folder_leaves_none_and_speaks_of_none(
+    model: str, code: int, said: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = call("quantize", f"my_own:{model}", "--data", "good.npz", "--target", "90%")
+    assert ended.code == code
+    assert said in ended.err
+    assert "run folder" not in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupted_with_a_folder_says_where_the_work_is(run: Path, call: Call) -> None:
+    ended = call("quantize", "my_own:interrupted", "--data", "good.npz", "--target", "90%", "--out", run)
+    assert f"interrupted; the same command goes on from what {run} holds" in " ".join(ended.err.split())
+
+
+def test_fresh_removes_nothing_before_the_request_is_in_order(run: Path, call: Call) -> None:
+    (run / "my-notes.txt").write_text("mine")
+    before = {item: item.read_bytes() for item in run.rglob("*") if item.is_file()}
+    ask = ("quantize", "my_own:network", "--target", "90%", "--out", run, "--fresh", "--metric", "random")
+    assert "typo.npz: no such file" in call(*ask, "--data", "typo.npz").error
+    assert "unknown rounding" in call(*ask, "--data", "good.npz", "--rounding", "typo").error
+    assert {item: item.read_bytes() for item in run.rglob("*") if item.is_file()} == before
+    assert call(*ask, "--data", "good.npz", "--json").code == 0
+    assert (run / "my-notes.txt").read_text() == "mine"
+    assert not (run / "scores-aughessian-int8.json").exists()
+
+
+def test_a_run_imports_no_task_that_was_not_named_or_trusted(run: Path, desk: Path, call: Call) -> None:
+    (desk / "evilmod.py").write_text("open('executed', 'w')\nfrom my_own import task as judge\n")
+    made = ("quantize", *MODEL, "--target", "90%", "--metric", "random", "--task", "my_own:task")
+    assert call(*made, "--out", run / "own").code == 0
+    edit_json(run / "own" / "run.json", task="evilmod:judge")
+    ask = ("search", run / "own", "--target", "90%", "--metric", "random")
+    said = call(*ask).error
+    assert (
+        "judged by evilmod:judge, which is code to import: pass --task evilmod:judge if it is yours" in said
+    )
+    assert "or --trust" in said
+    assert not (desk / "executed").exists()
+    edit_json(run / "own" / "run.json", task="my_own:task")
+    for naming in (("--trust",), ("--task", "my_own:task")):
+        assert call(*ask, *naming).code == 0
+
+
+def test_data_that_moved_is_known_again(run: Path, desk: Path, tmp_path: Path, call: Call) -> None:
+    edit_json(run / "run.json", data=str(tmp_path / "old.npz"))
+    ask = ("search", run, "--target", "90%", "--metric", "random")
+    gone = call(*ask).error
+    assert f"made with the samples of {tmp_path / 'old.npz'}, which are not there any more" in gone
+    assert "those of" in call("evaluate", run, "--data", "unlabelled.npz").error
+    for way in (
+        ("evaluate", run, "--data", "good.npz"),
+        ("evaluate", run, "--calibration", "good.npz"),
+        (*ask, "--data", "good.npz"),
+        ("quantize", run, "--target", "90%", "--metric", "random", "--data", "good.npz"),
+        ("quantize", *MODEL, "--target", "90%", "--metric", "random", "--out", run),
+    ):
+        edit_json(run / "run.json", data=str(tmp_path / "old.npz"))
+        assert call(*way).code == 0
+        assert json.loads((run / "run.json").read_text())["data"] == str(desk / "good.npz")
+    assert call(*ask).code == 0
+
+
+def test_a_search_keeps_earlier_answers_and_the_test_set(
+    run: Path, desk: Path, tmp_path: Path, call: Call
+) -> None:
+    shutil.copy(desk / "good.npz", tmp_path / "test.npz")
+    ask = ("search", run, "--metric", "random", "--json")
+    first = json.loads((run / "plan.json").read_text())
+    call(*ask, "--target", "50%", "--test-data", tmp_path / "test.npz")
+    again = call(*ask, "--target", "100%").json
+    assert again["test"]["data"] == str(tmp_path / "test.npz")
+    assert {item.stem for item in (run / "plans").iterdir()} == {"90-percent", "50-percent", "100-percent"}
+    assert json.loads((run / "plans" / "90-percent.json").read_text()) == first
+    assert (run / "plans" / "100-percent.json").read_bytes() == (run / "plan.json").read_bytes()
+    # The same question with another answer has another name; the same answer has not.
+    call(*ask, "--target", "50%", "--keep", "*=float")
+    call(*ask, "--target", "50%", "--keep", "*=float")
+    call(*ask, "--max-size", "0.5x")
+    names = {item.stem for item in (run / "plans").iterdir()}
+    assert names == {"90-percent", "50-percent", "50-percent-2", "100-percent", "0.5x-size"}
+    assert {item.stem for item in (run / "results").iterdir()} == names
+    np.savez(tmp_path / "test.npz", x=np.load(desk / "good.npz")["x"])
+    assert "which have changed since: pass test samples again" in call(*ask, "--target", "50%").error
+    (tmp_path / "test.npz").unlink()
+    assert "was tested on the samples of" in call(*ask, "--target", "50%").error
+    assert call(*ask, "--target", "50%", "--test-data", "good.npz").code == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threads": "abc"},
+        {"batch_size": "8"},
+        {"percentile": "x"},
+        {"data_options": []},
+        {"data_options": {"foo": 1}},
+        {"task": None},
+        {"model": 5},
+        {"placement": []},
+        {"files": None},
+        {"embeddings": 3},
+    ],
+)
+def test_a_run_json_of_wrong_types_is_one_line(change: dict[str, Any], run: Path, call: Call) -> None:
+    text = (run / "run.json").read_text()
+    edit_json(run / "run.json", **change)
+    error = call("search", run, "--target", "90%").error
+    assert error.startswith(f"{run / 'run.json'}")
+    assert "pass --fresh" in error
+    (run / "run.json").write_text(text.replace('"device": "cpu"', '"device": "gpu"'))
+    assert "run.json is damaged, or was edited" in call("search", run, "--target", "90%").error
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(run: Path, call: Call) -> None:
+    (run / ".bitsect.lock").unlink()
+    (run / ".bitsect.lock").mkdir()  # as root, no permission is ever missing
+    assert "a run keeps its files in its own folder" in call("search", run, "--target", "90%").error
 
 
 # ---- evaluate ------------------------------------------------------------------------------------
