@@ -22,6 +22,7 @@ from .capture import capture
 from .data import Samples, load_samples
 from .data.load import MEMORY
 from .errors import BitsectError, CaptureError, RunError
+from .exported import example_outputs
 from .models import load_model, parse_example
 from .program import Program
 from .progress import Progress
@@ -40,9 +41,10 @@ def open_run(
     example: Inputs = None,
     input_shape: str | None = None,
     task: str | Task | Callable[..., Any] | None = None,
+    output: str | None = None,
     settings: Settings | Mapping[str, Any] | None = None,
     draw: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     data_options: Mapping[str, Any] | None = None,
     device: str | None = None,
     trust: bool = False,
@@ -51,8 +53,9 @@ def open_run(
 ) -> Run:
     """The run in the folder `out`, made if it is not there; or the run that `model` is the folder of.
 
-    `draw` takes that many of the samples, `data_options` say how pixels are normalised. A run that
-    exists must be of the same network, samples, task and settings; where `model` is its folder, what
+    `draw` takes that many of the samples, all of them come in a random order of `seed` (0 where none is
+    given), `data_options` say how pixels are normalised; the task judges the output called `output`. A run
+    that exists must be of the same network, samples, task and settings; where `model` is its folder, what
     is not given is the run's own. Without `out`, the run leaves nothing on disk.
     """
     of_run = is_folder(model)
@@ -63,7 +66,8 @@ def open_run(
     chosen = asdict(settings) if isinstance(settings, Settings) else dict(settings or {})
     chosen = {name: value for name, value in chosen.items() if value is not None}
     Settings(**chosen)  # so that a wrong one is refused before anything is made
-    options = {**(data_options or {}), **({} if draw is None else {"samples": draw, "seed": seed})}
+    drawn = {"samples": draw, "seed": seed}
+    options = {**(data_options or {}), **{name: value for name, value in drawn.items() if value is not None}}
     progress = progress or Progress()
     with ExitStack() as undo:
         folder = _folder(model if of_run else None, out, fresh, undo)
@@ -75,6 +79,7 @@ def open_run(
             task, device = task or _task(known, folder), device or known["device"]
             chosen = {field.name: known[field.name] for field in fields(Settings)} | chosen
             options = known["data_options"] | options
+            output = output or known.get("output")
             model = known["model"]
             if _is_kept(known["model"]):
                 model = _stored(folder, MODEL_FILE)
@@ -87,11 +92,12 @@ def open_run(
                 data = known["data"]
         judged_by, resolved = task_named(task or "classification"), Settings(**chosen).resolved()
         with progress.stage("capture"):
-            samples = load_samples(data, **options)
+            samples = load_samples(data, **({} if of_run else {"seed": 0}) | options)
             if input_shape is not None:
                 example = parse_example(input_shape)
             program, spec = _captured(model, samples, example, resolved.embeddings, device, trust)
         _check(program)
+        judged_by = judged_by.on(output, example_outputs(program.exported))
         identity = {
             "model": spec,
             "model_fingerprint": program.fingerprint,
@@ -99,6 +105,7 @@ def open_run(
             "data_options": dict(samples.options),
             "data_fingerprint": samples.fingerprint(),
             "task": judged_by.name,
+            "output": judged_by.output,
             **asdict(resolved),
             "device": str(program.device),
             "torch": torch.__version__,

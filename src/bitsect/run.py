@@ -176,12 +176,15 @@ class Run:
 
     _rounder: Rounder | None = None
 
-    def evaluator(self, formats: Iterable[Format] = (), samples: Samples | None = None) -> Evaluator:
-        """Judges plans on this run's samples, or on others under the same rounding."""
+    def evaluator(self, formats: Iterable[Format] | None = (), samples: Samples | None = None) -> Evaluator:
+        """Judges plans on this run's samples, or on others under the same rounding.
+
+        With None for formats it judges the float network alone, and nothing is calibrated.
+        """
         name = "evaluated" if samples is None else f"evaluated-{samples.fingerprint()[:16]}"
         return Evaluator(
             self.program,
-            self.rounder(formats),
+            None if formats is None else self.rounder(formats),
             samples or self.samples,
             self.task,
             batch_size=self.settings.batch_size,

@@ -12,6 +12,7 @@ from .options import (
     Opening,
     OutOption,
     RunArgument,
+    SeedOption,
     TestDataOption,
     command,
     run_folder,
@@ -59,6 +60,7 @@ def search(
     goal: Goal,
     measuring: Measuring,
     test_data: TestDataOption = None,
+    seed: SeedOption = 0,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -75,7 +77,7 @@ def search(
             trust=trust,
             progress=ShownProgress(),
             **goal.arguments(),
-            **measuring.arguments(),
+            **measuring.arguments(seed),
         )
     _show(result, json)
 
