@@ -451,16 +451,18 @@ def stacked_traces(context: Context) -> np.ndarray[Any, Any]:
     return stacked(done, hessian_traces(context, done, probes=8))
 
 
-def test_one_class_has_no_loss_and_no_curvature() -> None:
+def test_one_logit_has_the_binary_loss_and_curvature() -> None:
     program = capture(refill(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 1))), torch.zeros(2, 6))
-    context = Context(judge(program, (seeded(4, 6), torch.zeros(4, dtype=torch.long))))
-    pairs, _, linear = measure_all(context)
-    assert not any(
-        piece[name].any() for piece in pairs.values() for name in piece if "task" in name or "kl" in name
-    )
-    assert not linear["0"]["pair_task"].any()
-    assert pairs["0/0"]["noise"].all()
-    assert not stacked_traces(context).any()
+    x, labels = seeded(4, 6), torch.tensor([0, 1, 1, 0])
+    context = Context(judge(program, (x, labels)))
+    pairs, _, _ = measure_all(context)
+    logit = program.run(x)[:, 0].double()
+    expected = F.binary_cross_entropy_with_logits(logit, labels.double(), reduction="none")
+    assert pairs["0/float"]["task"] == pytest.approx(expected.numpy(), rel=1e-6)
+    rounded = program.run(x, context.rounding(INT4, context.layers[0]))[:, 0].double()
+    coins = (torch.distributions.Bernoulli(logits=each) for each in (logit, rounded))
+    assert pairs["0/0"]["kl"] == pytest.approx(torch.distributions.kl_divergence(*coins).numpy(), abs=1e-9)
+    assert stacked_traces(context).any()
 
 
 def test_a_fixed_batch() -> None:
