@@ -212,6 +212,59 @@ def test_iterables_may_give_several_inputs():
     assert set(load_samples(({"a": x}, y)).inputs(slice(0, 1))) == {"a"}
 
 
+def test_labels_in_a_mapping_are_labels_not_inputs(tmp_path):
+    x, y = torch.from_numpy(FLOATS), torch.from_numpy(LABELS)
+    for name in ("labels", "label"):
+        batches = [{"ids": x[:6], "mask": x[:6], name: y[:6]}, {"ids": x[6:], "mask": x[6:], name: y[6:]}]
+        one = {"ids": x, "mask": x, name: y}
+        arrays = {key: value.numpy().copy() for key, value in one.items()}
+        rows = [{"ids": a, "mask": a, name: b} for a, b in zip(x, y, strict=True)]
+        for data in (batches, one, iter(batches), DataLoader(rows, batch_size=4)):
+            samples = load_samples(data)
+            assert set(samples.inputs(slice(0, 1))) == {"ids", "mask"}
+            assert torch.equal(samples.labels, y)
+        for suffix in (".npz", ".safetensors"):
+            samples = load_samples(save(tmp_path / f"a{suffix}", **arrays))
+            assert set(samples.inputs(slice(0, 1))) == {"ids", "mask"}
+            assert samples.labels.tolist() == LABELS.tolist()
+            beside_x = load_samples(save(tmp_path / f"b{suffix}", x=FLOATS, **{name: LABELS}))
+            assert beside_x.labels.tolist() == LABELS.tolist()
+
+
+def test_an_input_that_is_called_labels_is_given_in_a_pair(tmp_path):
+    x, y = torch.from_numpy(FLOATS), torch.from_numpy(LABELS)
+    for data, labelled in (([({"x": x, "labels": y},)], False), (({"x": x, "labels": y}, y), True)):
+        samples = load_samples(data)
+        assert set(samples.inputs(slice(0, 1))) == {"x", "labels"}
+        assert (samples.labels is not None) == labelled
+    stored = load_samples(save(tmp_path / "a.npz", ids=FLOATS, labels=LABELS, y=LABELS))
+    assert set(stored.inputs(slice(0, 1))) == {"ids", "labels"}
+    refused("holds labels and label: leave one out", {"x": x, "labels": y, "label": y})
+    refused("holds labels and no inputs", {"labels": y})
+
+
+def test_a_seed_alone_is_a_random_order_of_all(images, tmp_path):
+    path = save(tmp_path / "a.npz", x=np.arange(50.0)[:, None], y=np.arange(50))
+    batches = [(torch.arange(i, i + 5.0)[:, None], torch.arange(i, i + 5)) for i in range(0, 50, 5)]
+    orders = [load_samples(data, seed=3) for data in (path, batches, iter(batches))]
+    for samples in orders:
+        assert torch.equal(samples.inputs(slice(None))[:, 0].long(), samples.labels)
+        assert torch.equal(samples.labels, orders[0].labels)
+        assert sorted(samples.labels.tolist()) == list(range(50))
+        assert samples.labels.tolist() != list(range(50))
+    assert not torch.equal(load_samples(path, seed=4).labels, orders[0].labels)
+    assert orders[0].options == {"seed": 3}
+    assert load_samples(orders[0].spec, **orders[0].options).fingerprint() == orders[0].fingerprint()
+    # The same order whether it is asked for at once or of samples that are loaded already.
+    later = load_samples(load_samples(path), seed=3)
+    assert (later.fingerprint(), later.options) == (orders[0].fingerprint(), orders[0].options)
+    assert load_samples(later, seed=9) is later
+    # A folder is sorted by class; the first of a random order are of all classes.
+    assert len(set(load_samples(images).labels[:3].tolist())) == 1
+    assert len(set(load_samples(images, seed=0).labels[:6].tolist())) == 3
+    assert load_samples(images, seed=0).name(0).startswith(str(images))
+
+
 def test_what_is_no_batch_is_refused():
     x, y = torch.from_numpy(FLOATS), torch.from_numpy(LABELS)
     refused("data of type int: give a .npz or .safetensors file", 42)
@@ -250,15 +303,19 @@ def test_arrays_that_do_not_fit(tmp_path):
 
 
 def test_bad_samples_are_named_by_their_place_in_the_file(tmp_path):
-    broken, negative = FLOATS.copy(), LABELS.copy()
+    broken = FLOATS.copy()
     broken[6, 2] = np.nan
-    negative[8] = -1
     refused("sample 6 has NaN or infinity in 'x'", save(tmp_path / "a.npz", x=broken, y=LABELS))
     refused("sample 6 has NaN or infinity in 'x'", broken, samples=11, seed=1)
     broken[6, 2] = -np.inf
     refused("sample 6 has NaN or infinity in 'b'", {"a": FLOATS, "b": broken})
-    refused("sample 8 has a negative label: labels count classes from 0", (FLOATS, negative))
-    refused("sample 8 has a negative label", (FLOATS, negative), samples=11, seed=1)
+    drawn = load_samples((FLOATS, np.arange(11)), seed=1)
+    assert [drawn.name(row) for row in range(11)] == [f"data: sample {label}" for label in drawn.labels]
+
+
+def test_what_labels_may_be_is_left_to_the_task():
+    assert load_samples((FLOATS, -FLOATS)).labels.shape == (11, 4)
+    assert load_samples((FLOATS, LABELS - 1)).labels.min() == -1
 
 
 def test_archives_that_are_damaged_or_could_run_code(tmp_path):

@@ -30,7 +30,7 @@ from bitsect.measure import traces as traces_module
 from bitsect.measure.traces import mini_batch, relative_error, stacked
 from bitsect.program import Program
 from bitsect.quantizer import Grid
-from bitsect.tasks import Judged, Task
+from bitsect.tasks import Outcome, Task
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, PLACEMENTS, Format, Placement, Plan
 from odd_models import Block, program_of
 from tiny import CLASSES, images, judge, refill, residual, residual_context, seeded
@@ -238,7 +238,7 @@ def test_a_layer_without_curvature_has_no_trace_and_stops_nobody() -> None:
     def run(self: Any, x: Tensor) -> Tensor:
         return torch.cat([self.a(x), torch.zeros_like(x)], 1)
 
-    task = Task("linear", lambda outputs, labels: Judged(outputs.sum(1), (outputs.sum(1) > 0).float()))
+    task = Task("linear", lambda outputs, labels: Outcome(outputs.sum(1), (outputs.sum(1) > 0).float()))
     program = capture(refill(Block(run, a=nn.Linear(3, 3))), torch.zeros(2, 3))
     done: Done = {}
     with np.errstate(all="raise"):
@@ -247,8 +247,8 @@ def test_a_layer_without_curvature_has_no_trace_and_stops_nobody() -> None:
 
 
 def test_a_trace_that_is_not_finite_names_its_layer() -> None:
-    def root(outputs: Tensor, labels: Tensor) -> Judged:
-        return Judged((outputs * 0).sqrt().sum(1), torch.zeros(len(labels)))
+    def root(outputs: Tensor, labels: Tensor) -> Outcome:
+        return Outcome((outputs * 0).sqrt().sum(1), torch.zeros(len(labels)))
 
     program = capture(refill(nn.Sequential(nn.Linear(3, 3))), torch.zeros(2, 3))
     context = Context(judge(program, (seeded(4, 3), labels_for(4)), task=Task("root", root)))
@@ -451,16 +451,18 @@ def stacked_traces(context: Context) -> np.ndarray[Any, Any]:
     return stacked(done, hessian_traces(context, done, probes=8))
 
 
-def test_one_class_has_no_loss_and_no_curvature() -> None:
+def test_one_logit_has_the_binary_loss_and_curvature() -> None:
     program = capture(refill(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 1))), torch.zeros(2, 6))
-    context = Context(judge(program, (seeded(4, 6), torch.zeros(4, dtype=torch.long))))
-    pairs, _, linear = measure_all(context)
-    assert not any(
-        piece[name].any() for piece in pairs.values() for name in piece if "task" in name or "kl" in name
-    )
-    assert not linear["0"]["pair_task"].any()
-    assert pairs["0/0"]["noise"].all()
-    assert not stacked_traces(context).any()
+    x, labels = seeded(4, 6), torch.tensor([0, 1, 1, 0])
+    context = Context(judge(program, (x, labels)))
+    pairs, _, _ = measure_all(context)
+    logit = program.run(x)[:, 0].double()
+    expected = F.binary_cross_entropy_with_logits(logit, labels.double(), reduction="none")
+    assert pairs["0/float"]["task"] == pytest.approx(expected.numpy(), rel=1e-6)
+    rounded = program.run(x, context.rounding(INT4, context.layers[0]))[:, 0].double()
+    coins = (torch.distributions.Bernoulli(logits=each) for each in (logit, rounded))
+    assert pairs["0/0"]["kl"] == pytest.approx(torch.distributions.kl_divergence(*coins).numpy(), abs=1e-9)
+    assert stacked_traces(context).any()
 
 
 def test_a_fixed_batch() -> None:
@@ -489,9 +491,9 @@ def test_a_dictionary_keeps_its_names_in_linear_pairs() -> None:
     program = capture(refill(Block(run, a=nn.Linear(4, 6), b=nn.Linear(6, 3))), torch.zeros(2, 4))
     x, labels = seeded(5, 4), labels_for(5)
 
-    def by_name(outputs: dict[str, Tensor], labels: Tensor) -> Judged:
+    def by_name(outputs: dict[str, Tensor], labels: Tensor) -> Outcome:
         loss = F.cross_entropy(outputs["logits"], labels, reduction="none") + outputs["order"]
-        return Judged(loss, (outputs["logits"].argmax(1) == labels).float())
+        return Outcome(loss, (outputs["logits"].argmax(1) == labels).float())
 
     _, _, plain = measure_all(Context(judge(program, (x, labels))))
     _, _, named = measure_all(Context(judge(program, (x, labels), task=Task("by name", by_name))))
@@ -505,8 +507,8 @@ def test_outputs_that_are_no_logits_are_measured_by_their_task() -> None:
     def run(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.b(self.a(x).relu()).sum(2), self.b(x).mean()
 
-    def squares(outputs: Any, labels: Tensor) -> Judged:
-        return Judged(outputs[0].square().mean(1) - labels, torch.zeros(len(labels)))
+    def squares(outputs: Any, labels: Tensor) -> Outcome:
+        return Outcome(outputs[0].square().mean(1) - labels, torch.zeros(len(labels)))
 
     program = capture(refill(Block(run, a=nn.Linear(4, 4), b=nn.Linear(4, 3))), seeded(2, 5, 4))
     context = Context(judge(program, (seeded(5, 5, 4), labels_for(5)), task=Task("squares", squares)))
@@ -518,8 +520,8 @@ def test_outputs_that_are_no_logits_are_measured_by_their_task() -> None:
     program = capture(refill(Block(volumes, a=nn.Linear(4, 4), b=nn.Linear(4, 3))), seeded(2, 5, 4))
     for of_rank in (lambda outputs: outputs[0].flatten(1), lambda outputs: outputs[0].mean((1, 2))[:, None]):
 
-        def loss(outputs: Any, labels: Tensor, of_rank: Any = of_rank) -> Judged:
-            return Judged(of_rank(outputs).square().mean(1), torch.zeros(len(labels)))
+        def loss(outputs: Any, labels: Tensor, of_rank: Any = of_rank) -> Outcome:
+            return Outcome(of_rank(outputs).square().mean(1), torch.zeros(len(labels)))
 
         context = Context(judge(program, (seeded(5, 5, 4), labels_for(5)), task=Task("volumes", loss)))
         pairs, _, linear = measure_all(context)
@@ -531,8 +533,8 @@ def test_one_number_for_each_sample() -> None:
     def run(self: Any, x: Tensor) -> Tensor:
         return self.b(self.a(x).relu()).squeeze(1)
 
-    def squares(outputs: Tensor, labels: Tensor) -> Judged:
-        return Judged((outputs - labels).square(), torch.zeros(len(labels)))
+    def squares(outputs: Tensor, labels: Tensor) -> Outcome:
+        return Outcome((outputs - labels).square(), torch.zeros(len(labels)))
 
     program = capture(refill(Block(run, a=nn.Linear(4, 4), b=nn.Linear(4, 1))), seeded(2, 4))
     x, labels = seeded(3, 4), labels_for(3)

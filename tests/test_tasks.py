@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 from bitsect.errors import BitsectError, DataError
 from bitsect.references import resolve
-from bitsect.tasks import TASKS, Task, check_labels, divergence, logits, own_answers, task_named
+from bitsect.tasks import TASKS, Task, named_tensors, task_named
+from bitsect.tasks.classification import check_labels
+from bitsect.tasks.outputs import choose, divergence, logits
 
 SCORES = torch.randn(7, 9, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 8, 3, 3, 5, 1, 2])
@@ -18,18 +20,27 @@ LABELS = torch.tensor([0, 8, 3, 3, 5, 1, 2])
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_every_task_gives_one_differentiable_loss_and_one_score_per_sample(task):
-    outputs = SCORES.clone().requires_grad_()
-    loss, score = task.judge(outputs, LABELS)
+    binary = task.name == "binary"
+    outputs, labels = (SCORES[:, :1], LABELS % 2) if binary else (SCORES, LABELS)
+    outputs = outputs.clone().requires_grad_()
+    loss, score = task.outcome(outputs, labels)
     assert loss.shape == score.shape == (7,)
     assert loss.dtype == torch.float32
-    assert torch.equal(loss, F.cross_entropy(outputs, LABELS, reduction="none"))
-    assert torch.equal(loss, task.loss(outputs, LABELS))
-    assert torch.equal(score, task.score(outputs, LABELS))
+    assert torch.equal(loss, task.loss(outputs, labels))
+    assert torch.equal(score, task.score(outputs, labels))
     (gradient,) = torch.autograd.grad(loss.sum(), outputs)
-    expected = SCORES.softmax(1) - F.one_hot(LABELS, 9)
+    if binary:
+        slow = F.binary_cross_entropy_with_logits(outputs[:, 0], labels.float(), reduction="none")
+        torch.testing.assert_close(loss, slow)
+        expected = outputs.sigmoid() - labels[:, None]
+    else:
+        assert torch.equal(loss, F.cross_entropy(outputs, labels, reduction="none"))
+        expected = SCORES.softmax(1) - F.one_hot(LABELS, 9)
     torch.testing.assert_close(gradient, expected)
     assert task.mean
     assert task.score_all(score) == pytest.approx(score.mean().item())
+    assert task.divergence(outputs, outputs + 1).shape == task.answers(outputs).shape == (7,)
+    assert 0 < task.chance(labels) <= 1
 
 
 @pytest.mark.parametrize(("name", "top"), [("classification", 1), ("classification-top5", 5)])
@@ -70,7 +81,7 @@ def test_logits_are_found_in_any_structure():
     hidden, ids = torch.zeros(7, 2), torch.zeros(7, 9, dtype=torch.int64)
     for outputs in (
         SCORES,
-        (SCORES, hidden),
+        (SCORES, ids),
         [ids, SCORES.unsqueeze(0), SCORES],
         {"hidden": hidden, "logits": SCORES},
         {"ids": ids, "answer": (SCORES,)},
@@ -79,7 +90,7 @@ def test_logits_are_found_in_any_structure():
         namedtuple("Pair", "hidden logits")(hidden, SCORES),
     ):
         assert logits(outputs) is SCORES
-    assert torch.equal(own_answers((SCORES,)), SCORES.argmax(1))
+    assert torch.equal(TASKS["classification"].answers((SCORES,)), SCORES.argmax(1))
 
 
 def test_logits_of_a_hugging_face_output():
@@ -87,19 +98,104 @@ def test_logits_of_a_hugging_face_output():
     assert logits(outputs.SequenceClassifierOutput(logits=SCORES)) is SCORES
 
 
-@pytest.mark.parametrize("outputs", [SCORES[0], {"ids": LABELS}, None, (), SCORES.long()])
+@pytest.mark.parametrize("outputs", [SCORES[None], {"ids": LABELS}, None, (), SCORES.long()])
 def test_outputs_without_logits_are_refused(outputs):
-    with pytest.raises(DataError, match=r"not float \[batch, classes\]: give a task of your own"):
+    with pytest.raises(
+        DataError, match=r"not float \[batch, classes\]: give a task of your own, task=f with"
+    ):
         logits(outputs)
 
 
+def test_outputs_have_names():
+    pair = namedtuple("Pair", "hidden logits")(SCORES, None)
+    assert list(named_tensors({"a": SCORES, "parts": (SCORES, [SCORES]), "pair": pair})) == [
+        "a",
+        "parts.0",
+        "parts.1.0",
+        "pair.hidden",
+    ]
+    assert list(named_tensors(SCORES)) == [""]
+
+
+def test_of_several_outputs_that_could_be_logits_none_is_guessed():
+    answers = {"start_logits": SCORES, "end_logits": -SCORES}
+    with pytest.raises(
+        DataError, match=r"could be the logits \(start_logits, end_logits\): name one with --out"
+    ):
+        TASKS["classification"].answers(answers)
+    ends = TASKS["classification"].on("end_logits", answers)
+    assert torch.equal(ends.answers(answers), SCORES.argmin(1))
+    assert torch.equal(ends.score(answers, SCORES.argmin(1)), torch.ones(7))
+    assert torch.equal(
+        ends.divergence(answers, {**answers, "start_logits": SCORES * 2}), torch.zeros(7).double()
+    )
+    with pytest.raises(DataError, match="no output 'middle': it gives start_logits, end_logits"):
+        TASKS["classification"].on("middle", answers)
+    with pytest.raises(DataError, match="its one output has no name"):
+        TASKS["classification"].on("logits", SCORES)
+
+
+def test_the_only_output_that_fits_is_taken_and_can_be_named():
+    outputs = {"last_hidden_state": SCORES[None], "pooler_output": SCORES}
+    assert choose(outputs) == "pooler_output"
+    assert TASKS["classification"].on(None, outputs).output == "pooler_output"
+    assert TASKS["classification"].on(None, SCORES).output is None
+    mine = Task("mine", lambda outputs, labels: outputs[:, 0].sigmoid())
+    assert mine.on(None, outputs).output is None  # it is given everything
+    assert torch.equal(mine.on("pooler_output", outputs).score(outputs, LABELS), SCORES[:, 0].sigmoid())
+
+
+@pytest.mark.parametrize("squeezed", [False, True])
+def test_the_sign_of_one_logit_is_its_class(squeezed):
+    logit = torch.tensor([-2.0, 0.5, 3.0, -0.1])
+    outputs = logit if squeezed else logit[:, None]
+    labels = torch.tensor([0, 1, 0, 1])
+    for given in (labels, labels.float(), labels[:, None], labels.bool()):
+        assert TASKS["classification"].score(outputs, given).tolist() == [1, 1, 0, 0]
+        assert TASKS["binary"].score(outputs, given).tolist() == [1, 1, 0, 0]
+    assert TASKS["binary"].answers(outputs).tolist() == [0, 1, 1, 0]
+
+
+def test_one_column_that_may_be_a_quantity_is_refused():
+    column = SCORES[:, :1]
+    for labels in (torch.tensor([0.0, 1, 1, 0.5, 0, 1, 0]), torch.tensor([0, 1, 2, 0, 0, 0, 0])):
+        with pytest.raises(
+            DataError, match=r"one number for each sample, a logit if labels .* task=f with f"
+        ):
+            TASKS["classification"].outcome(column, labels)
+    with pytest.raises(DataError, match=r"without labels may be a logit or a quantity: .* task binary"):
+        TASKS["classification"].answers(column)
+    with pytest.raises(DataError, match="among the five largest whatever it is"):
+        TASKS["classification-top5"].outcome(column, LABELS % 2)
+    with pytest.raises(DataError, match="takes a single logit, the network gives 9: use classification"):
+        TASKS["binary"].outcome(SCORES, LABELS)
+    regression = Task("mine", lambda outputs, labels: torch.ones(len(labels)))
+    assert regression.divergence(column, column + 1) is None
+
+
+def test_chance_is_what_one_answer_for_all_gets_right():
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 3, 4, 5, 6])
+    assert TASKS["classification"].chance(labels) == 0.3
+    assert TASKS["classification-top5"].chance(labels) == 0.8
+    assert TASKS["binary"].chance(torch.tensor([[1.0], [0.0], [1.0], [1.0]])) == 0.75
+
+
+def test_a_task_of_ones_own_needs_labels_or_answers():
+    mine = Task("mine", lambda outputs, labels: torch.ones(len(labels)))
+    with pytest.raises(DataError, match=r"task 'mine' needs labels: give \(inputs, labels\), or .* answer=f"):
+        mine.answers(SCORES)
+    assert torch.equal(
+        Task("mine", mine.function, answer=lambda o: o.argmin(1)).answers(SCORES), SCORES.argmin(1)
+    )
+
+
 def test_labels_that_the_network_has_no_class_for():
-    with pytest.raises(DataError, match="sample 4 has label 5, but the network has 5 classes"):
+    with pytest.raises(DataError, match="row 4 has label 5, but the network has 5 classes"):
         check_labels(LABELS % 6, 5)
     with pytest.raises(DataError, match="row 1 has label 8, but the network has 5 classes"):
-        TASKS["classification"].judge(SCORES[:, :5], LABELS)
-    with pytest.raises(DataError, match="one integer for each sample"):
-        check_labels(LABELS[:, None], 9)
+        TASKS["classification"].outcome(SCORES[:, :5], LABELS)
+    with pytest.raises(DataError, match="one integer for each sample; for anything else give a task of your"):
+        check_labels(LABELS[:, None].expand(7, 2), 9)
     with pytest.raises(DataError, match="one integer for each sample"):
         check_labels(LABELS.float(), 9)
 
@@ -136,7 +232,7 @@ def test_a_task_of_ones_own(tmp_path, monkeypatch):
     assert both.name == "mylab_tasks:both"
     assert torch.equal(both.loss(SCORES, LABELS), (SCORES[:, 0] - LABELS) ** 2)
     score = task_named("mylab_tasks:score")
-    assert score.judge(SCORES, LABELS).loss is None
+    assert score.outcome(SCORES, LABELS).loss is None
     assert score.score_all(score.score(SCORES, LABELS)) == 0.5
     with pytest.raises(BitsectError, match=r"'mylab_tasks:score' gives no loss .* return \(loss, score\)"):
         score.loss(SCORES, LABELS)
@@ -161,13 +257,15 @@ def test_a_task_of_ones_own(tmp_path, monkeypatch):
 )
 def test_a_task_that_answers_wrongly(answer, message):
     with pytest.raises(BitsectError, match=message):
-        Task("mine", lambda outputs, labels: answer).judge(SCORES, LABELS)
+        Task("mine", lambda outputs, labels: answer).outcome(SCORES, LABELS)
 
 
 def test_unknown_tasks():
     with pytest.raises(BitsectError, match="unknown task 'clasification': did you mean 'classification'"):
         task_named("clasification")
-    with pytest.raises(BitsectError, match=r"give classification, classification-top5 or package\.module"):
+    with pytest.raises(
+        BitsectError, match=r"give classification, classification-top5, binary or package\.module"
+    ):
         task_named("zzz")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -17,8 +18,8 @@ from .data import Samples
 from .errors import BitsectError, DataError
 from .program import FLOAT_ROUNDING, Program, Rounding
 from .rounder import Rounder
-from .tasks import Task, own_answers
-from .values import Evaluation, Plan
+from .tasks import SampleError, Task
+from .values import FLOAT, Evaluation, Plan
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Done = MutableMapping[
@@ -27,12 +28,15 @@ Done = MutableMapping[
 
 
 class Evaluator:
-    """Judges plans on the samples, batch by batch; a batch of a plan is judged once."""
+    """Judges plans on the samples, batch by batch; a batch of a plan is judged once.
+
+    Without a rounder it judges the float network alone, for which nothing needs to be calibrated.
+    """
 
     def __init__(
         self,
         program: Program,
-        rounder: Rounder,
+        rounder: Rounder | None,
         samples: Samples,
         task: Task,
         *,
@@ -40,11 +44,21 @@ class Evaluator:
         done: Done | None = None,
         progress: Callable[[int], None] = lambda rows: None,
     ) -> None:
-        self.program, self.rounder, self.samples, self.task = program, rounder, samples, task
+        self.program, self._rounder, self.samples, self.task = program, rounder, samples, task
         self.batch_size = min(batch_size, program.fixed_batch or batch_size)
         self.done: Done = {} if done is None else done
         self.progress = progress
         self.judged_batches = 0  # by this evaluator, not remembered from before
+
+    @property
+    def rounder(self) -> Rounder:
+        if self._rounder is None:
+            raise BitsectError("only the float network can be judged before ranges are calibrated")
+        return self._rounder
+
+    def rounding(self, plan: Plan) -> Rounding:
+        """What `plan` rounds: nothing, if every layer is in float."""
+        return FLOAT_ROUNDING if set(plan.values()) == {FLOAT} else self.rounder(plan)
 
     def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
         """The evaluation of `plan`: to the end, or until `threshold` is decided."""
@@ -56,7 +70,7 @@ class Evaluator:
                 return so_far
             key = f"{plan.key}/{start}"
             if key not in self.done:
-                rounding = rounding or self.rounder(plan)
+                rounding = rounding or self.rounding(plan)
                 self.done[key] = self._judge(start, rounding)
                 self.judged_batches += 1
             pieces.append(self.done[key])
@@ -81,7 +95,7 @@ class Evaluator:
                 inputs = self.samples.inputs(slice(start, start + self.batch_size))
                 outputs = self.program.run(inputs)
                 check_finite(self.program, inputs, outputs, FLOAT_ROUNDING)
-                self.done[key] = {"answer": own_answers(outputs).cpu().numpy()}
+                self.done[key] = {"answer": self.task.answers(outputs).cpu().numpy()}
         starts = range(0, len(self.samples), self.batch_size)
         answers = np.concatenate([self.done[f"own/{start}"]["answer"] for start in starts])
         return torch.from_numpy(answers).to(self.program.device)
@@ -98,13 +112,11 @@ class Evaluator:
         inputs, labels = self.batch(start)
         outputs = self.program.run(inputs, rounding)
         check_finite(self.program, inputs, outputs, rounding)
-        try:
-            judged = self.task.judge(outputs, labels)
-        except DataError as error:
-            raise DataError(f"samples {start} to {start + len(labels) - 1}: {error}") from None
-        arrays = {"score": judged.score.double().cpu().numpy()}
-        if judged.loss is not None:
-            arrays["loss"] = judged.loss.double().cpu().numpy()
+        with naming(self.samples, start):
+            outcome = self.task.outcome(outputs, labels)
+        arrays = {"score": outcome.score.double().cpu().numpy()}
+        if outcome.loss is not None:
+            arrays["loss"] = outcome.loss.double().cpu().numpy()
         return arrays
 
     def _total(self, pieces: list[Arrays]) -> Evaluation:
@@ -116,6 +128,15 @@ class Evaluator:
         if len(scores) < len(self.samples):
             return Evaluation(0.0, 0, 1, loss)
         return Evaluation(self.task.score_all(torch.from_numpy(scores)), 1, 1, loss)
+
+
+@contextmanager
+def naming(samples: Samples, start: int) -> Iterator[None]:
+    """Name the sample that a task cannot judge as the user knows it; the batch begins at `start`."""
+    try:
+        yield
+    except SampleError as error:
+        raise DataError(f"{samples.name(start + error.row)} {error.why}") from None
 
 
 def check_finite(program: Program, inputs: Inputs, outputs: Any, rounding: Rounding) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
@@ -50,6 +51,13 @@ def user_outputs(exported: ExportedProgram) -> list[Any]:
     assert isinstance(leaves, list | tuple)
     specs = exported.graph_signature.output_specs
     return [leaf for leaf, spec in zip(leaves, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
+
+
+def example_outputs(exported: ExportedProgram) -> Any:
+    """What the network gives, in its own structure: tensors with a shape and a type, but no values."""
+    leaves = [leaf.meta.get("val") if isinstance(leaf, Node) else leaf for leaf in user_outputs(exported)]
+    assert exported.call_spec.out_spec is not None
+    return pytree.tree_unflatten(leaves, exported.call_spec.out_spec)
 
 
 def computes(node: Node) -> bool:

@@ -20,6 +20,7 @@ from .capture import capture
 from .data import Samples, load_samples
 from .data.load import MEMORY
 from .errors import BitsectError, CaptureError, RunError
+from .exported import example_outputs
 from .models import load_model, parse_example
 from .program import Program
 from .progress import Progress
@@ -39,9 +40,10 @@ def open_run(
     example: Inputs = None,
     input_shape: str | None = None,
     task: str | Task | Callable[..., Any] | None = None,
+    output: str | None = None,
     settings: Settings | Mapping[str, Any] | None = None,
     draw: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     data_options: Mapping[str, Any] | None = None,
     device: str | None = None,
     trust: bool = False,
@@ -51,10 +53,11 @@ def open_run(
 ) -> Run:
     """The run in the folder `out`, made if it is not there; or the run that `model` is the folder of.
 
-    `draw` takes that many of the samples, `data_options` say how pixels are normalised. A run that
-    exists must be of the same network, samples, task and settings, wherever those lie now; where `model`
-    is its folder, what is not given is the run's own, and `elsewhere` is tried where its samples are
-    gone. `fresh` removes the run that is there once all else is in order. Without `out`, the run leaves
+    `draw` takes that many of the samples, all of them come in a random order of `seed` (0 where none is
+    given), `data_options` say how pixels are normalised; the task judges the output called `output`. A run
+    that exists must be of the same network, samples, task and settings, wherever those lie now; where
+    `model` is its folder, what is not given is the run's own, and `elsewhere` is tried where its samples
+    are gone. `fresh` removes the run that is there once all else is in order. Without `out`, the run leaves
     nothing on disk.
     """
     of_run = is_folder(model)
@@ -62,8 +65,9 @@ def open_run(
         raise BitsectError(
             "samples are needed: pass --data FILE, a folder of images, or zoo:fashion-calibration"
         )
-    options = {**(data_options or {}), **({} if draw is None else {"samples": draw, "seed": seed})}
-    asked = _Asked(model, data, task, device, settings_of(settings), options)
+    drawn = {"samples": draw, "seed": seed}
+    options = {**(data_options or {}), **{name: value for name, value in drawn.items() if value is not None}}
+    asked = _Asked(model, data, task, output, device, settings_of(settings), options)
     progress = progress or Progress()
     with ExitStack() as undo:
         folder = _folder(model if of_run else None, out, fresh, undo)
@@ -75,11 +79,12 @@ def open_run(
             Settings(**asked.settings).resolved(),
         )
         with progress.stage("capture"):
-            samples = load_samples(asked.data, **asked.options)
+            samples = load_samples(asked.data, **({} if of_run else {"seed": 0}) | asked.options)
             if input_shape is not None:
                 example = parse_example(input_shape)
             program, spec = _captured(asked.model, samples, example, resolved.embeddings, asked.device, trust)
         _check(program)
+        judged_by = judged_by.on(asked.output, example_outputs(program.exported))
         facts = _facts(program, samples, judged_by, resolved) | asked.verified
         asked.check_moved(known, folder, facts, samples.spec)
         if fresh:
@@ -102,6 +107,7 @@ class _Asked:
     model: Model
     data: Any
     task: str | Task | Callable[..., Any] | None
+    output: str | None
     device: str | None
     settings: dict[str, Any]
     options: dict[str, Any]
@@ -136,6 +142,7 @@ class _Asked:
             model,
             data,
             self.task or _task(known, folder, trust),
+            self.output or known.output,
             self.device or known.device,
             asdict(known.settings) | self.settings,
             options,
@@ -159,6 +166,7 @@ def _facts(program: Program, samples: Samples, task: Task, settings: Settings) -
         "data_fingerprint": samples.fingerprint(),
         "task": task.name,
         "task_code": task.code,
+        "output": task.output,
         **asdict(settings),
         "device": str(program.device),
         "torch": torch.__version__,

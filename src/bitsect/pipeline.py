@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,12 +17,13 @@ from .capture import capture
 from .data import Samples, load_samples
 from .errors import BitsectError, CaptureError, DataError, RunError, TargetError
 from .export.deliver import Delivery, check_request, deliver
-from .export.runtime import RUNTIMES, Ran, run_onnx
+from .export.runtime import RUNTIMES, OnnxModel, Ran, run_onnx
 from .judge import Evaluate, Judge, function_name
 from .latency import Budget, cost, faster_formats, latency_table
 from .measure.traces import FEWEST_PROBES
 from .metrics import Metric, Options, metric_named
 from .models import load_model, parse_example
+from .notes import Allowed, about_device, about_samples, about_search, about_uniform
 from .opening import is_folder, open_run
 from .program import Program
 from .progress import Progress
@@ -38,17 +39,15 @@ from .request import (
     tested_on,
     unseen_samples,
 )
-from .result import Judged, Result, Test
+from .result import Judged, Result, Test, uniform_name
 from .run import PROBES, Run, Settings, one_of
-from .search import Found, Problem, Search, high_to_low, pinned
+from .search import SEARCHES, Found, Problem, Search, high_to_low, pinned, uniform_plan
 from .search.budget import within_budget
-from .tasks import task_named
+from .search.uniform import or_cheaper_uniform
+from .tasks import TASKS, Task, task_named
 from .values import FLOAT, INT4, INT8, Cost, Evaluation, Format, LatencyTable, Layer, Plan, Scores, Target
 
-Allowed = Mapping[str, tuple[Format, ...]]
-
 OBJECTIVES = ("latency", "size")
-NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
 
 
 def quantize(
@@ -97,19 +96,27 @@ def quantize(
         possible = pinned(layers, wanted, keep)
         allowed = _allowed(layers, possible, table, objective)
         steps = _steps(allowed)
-        judge = Judge(run, {*steps, *wanted}, evaluate)
+        judge = Judge(run, evaluate)
+        float_network = judge.float_network()
+        threshold = _threshold(goal, float_network)
+        labels = judge.evaluator.labels if evaluate is None else None
+        notes = tuple(about_samples(run, labels, float_network, goal))
+        for note in notes:
+            run.progress.say(note)
+        judge.calibrate({*steps, *wanted})
         scores = {
             format: _scores(run, chosen, format, options, measuring)
             for format in high_to_low(map(scored_in, steps or wanted))
         }
         with run.progress.stage("search") as judge.progress:
-            threshold = _threshold(goal, judge(Plan.uniform(layers)))
             order = {step: scores[scored_in(step)].order() for step in steps}
             problem = Problem(layers, allowed, order.__getitem__, threshold, judge)
-            found = _search(problem, find, goal, limits, table, keep)
+            found = _search(problem, find, goal, limits, table, objective, keep)
         evaluations = len(judge.judged)
         plans = {"float": Plan.uniform(layers)}
-        plans |= {f"all {format}": Plan.uniform(layers, format) for format in wanted}
+        for format in wanted:
+            uniform = uniform_plan(possible, format)
+            plans[uniform_name(uniform, format)] = uniform
         plans["plan"] = found.plan
         with run.progress.stage("compare", len(plans)) as judge.progress:
             rows = tuple(
@@ -130,9 +137,10 @@ def quantize(
             judge=None if evaluate is None else function_name(evaluate),
             budget=None if limits is None else str(limits),
             notes=(
-                *_outcome(problem, found, goal),
-                *_overlooked(problem, rows),
-                *_notes(run, possible, steps, table, objective),
+                *about_search(problem, found, goal),
+                *about_uniform(problem, rows, objective),
+                *about_device(possible, steps, table, objective),
+                *notes,
             ),
         )
         result.keep()
@@ -181,7 +189,7 @@ def evaluate(
     task: Any = None,
     settings: Settings | Mapping[str, Any] | None = None,
     draw: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     progress: Progress | None = None,
     **opening: Any,
 ) -> tuple[Judged, Judged, bool]:
@@ -201,9 +209,12 @@ def evaluate(
         if apart:
             judged = run.load(judged, samples=draw, seed=seed)
         chosen = plan_for(run, plan, wanted)
-        evaluator = run.evaluator(set(chosen.values()), judged if apart else None)
         rows = []
         for name, each in (("float", Plan.uniform(run.program.layers)), ("plan", chosen)):
+            formats = (
+                None if name == "float" else set(chosen.values())
+            )  # labels are refused before calibration
+            evaluator = run.evaluator(formats, judged if apart else None)
             with run.progress.stage(f"evaluate {name}", len(evaluator.samples)) as evaluator.progress:
                 rows.append(Judged(name, each, evaluator(each), cost(each, run.program.layers)))
         return rows[0], rows[1], evaluator.samples.labels is None
@@ -219,7 +230,7 @@ def export(
     made_for: str = "onnxruntime",
     test: Any = None,
     draw: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     force: bool = False,
     require_speedup: bool = False,
     task: Any = None,
@@ -268,24 +279,27 @@ def evaluate_file(
     samples: Any,
     *,
     task: Any = None,
+    output: str | None = None,
     runtime: str = "onnxruntime",
     batch_size: int = 64,
     threads: int | None = None,
     draw: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     data_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Ran:
     """How the model in an ONNX file does on labelled samples in a runtime, and how fast.
 
-    Pixels are normalised as the file says that they were when it was made, unless options are given.
+    Pixels are normalised, and the task and output are, as the file says that they were when it was made,
+    unless others are given.
     """
     one_of("runtime", runtime, RUNTIMES)
     model = RUNTIMES[runtime](path, threads=threads)
     options = data_options or json.loads(model.metadata.get("bitsect.pixels", "{}"))
     loaded = load_samples(samples, samples=draw, seed=seed, **options)
+    output = output or model.metadata.get("bitsect.output")
+    judge = _task_of(model, task).on(output, model.run(loaded.inputs(slice(0, 1))))
     with (progress or Progress()).stage("evaluate", len(loaded)) as advance:
-        judge = task_named(task or "classification")
         return run_onnx(model, loaded, judge, batch_size=batch_size, progress=advance)
 
 
@@ -312,6 +326,14 @@ def capture_model(
             f"model '{spec}' gives no example input: pass --input-shape 3x224x224, or return a pair"
         )
     return capture(network.model, example, embeddings=embeddings, device=device)
+
+
+def _task_of(model: OnnxModel, task: Any) -> Task:
+    """The task that is asked for, else the one that the file was judged by, if that is one of ours."""
+    known = model.metadata.get("bitsect.task", "classification")
+    if task is None and known not in TASKS:
+        raise BitsectError(f"{model.path} was judged by the task '{known}': pass it again with --task")
+    return task_named(task or known)
 
 
 # Stages
@@ -359,9 +381,18 @@ def _search(
     goal: Target | None,
     limits: Budget | None,
     table: LatencyTable | None,
+    objective: str,
     keep: Sequence[str],
 ) -> Found:
     """The plan for the target; where that is over the budget, the most accurate one within it."""
+
+    def spent(plan: Plan) -> Cost:
+        return cost(plan, problem.layers, table)
+
+    def price(plan: Plan) -> float:
+        latency = spent(plan).latency_ms if objective == "latency" else None
+        return spent(plan).size_bytes if latency is None else latency
+
     found = None
     if goal is not None:
         try:
@@ -371,12 +402,15 @@ def _search(
             raise TargetError(": ".join([*pins, str(error)])) from None
         if not isinstance(found, Found):
             raise BitsectError(f"the search returned a {type(found).__name__}: expected a Found")
-    if limits is None or (found is not None and limits.fits(cost(found.plan, problem.layers, table))):
+        if find is not SEARCHES["literal"]:  # which is there to show what the printed one comes to
+            found = or_cheaper_uniform(problem, found, price)
+    if limits is None or (found is not None and limits.fits(spent(found.plan))):
         assert found is not None
         return found
-    asked = [plan for plan, _ in found.evaluated] if found is not None else []
+    asked = [problem.uniform(format) for format in problem.formats]
+    asked += [plan for plan, _ in found.evaluated] if found is not None else []
     try:
-        return within_budget(problem, lambda plan: limits.excess(cost(plan, problem.layers, table)), asked)
+        return within_budget(problem, lambda plan: limits.excess(spent(plan)), asked)
     except TargetError as error:
         raise TargetError(f"budget {limits}: {error}") from None
 
@@ -400,42 +434,6 @@ def _test(run: Run, goal: Target | None, plans: Mapping[str, Plan], samples: Sam
 def _steps(allowed: Allowed) -> tuple[Format, ...]:
     """The formats below float that any layer may take, from high to low."""
     return high_to_low(format for ladder in allowed.values() for format in ladder if format != FLOAT)
-
-
-def _outcome(problem: Problem, found: Found, goal: Target | None) -> Iterator[str]:
-    """The two ends of a search, said in so many words."""
-    ends = {name: ladder for name, ladder in problem.ladders.items() if len(ladder) > 1}
-    if goal is not None and found.met and ends:
-        if all(found.plan[name] == ladder[0] for name, ladder in ends.items()):
-            yield f"nothing lower keeps the target of {goal}: every layer stays at its highest"
-        if all(found.plan[name] == ladder[-1] for name, ladder in ends.items()):
-            yield f"the lowest format already keeps the target of {goal} in every layer"
-
-
-def _overlooked(problem: Problem, rows: Sequence[Judged]) -> Iterator[str]:
-    """Uniform plans that would do with less: accuracy need not fall along the order that a search follows."""
-    *others, found = rows
-    for row in others:
-        allowed = all(format in problem.ladders[name] for name, format in row.plan.items())
-        smaller = row.cost.size_bytes < found.cost.size_bytes
-        if problem.threshold and allowed and smaller and row.evaluation.reaches(problem.threshold):
-            format = next(iter(row.plan.values()))
-            yield (
-                f"{row.name} keeps the target too and is smaller, though parts of the way there do not: "
-                f"--keep '*={format}' takes it"
-            )
-
-
-def _notes(
-    run: Run, possible: Allowed, steps: Sequence[Format], table: LatencyTable | None, objective: str
-) -> Iterator[str]:
-    left_out = ", ".join(str(format) for format in _steps(possible) if format not in steps)
-    if table is not None and left_out and objective == "latency":
-        yield f"no layer is faster in {left_out} on {table.device}: --objective size takes it all the same"
-    elif table is not None and left_out:
-        yield f"{table.device} runs no layer in {left_out}"
-    if run.samples.labels is None:
-        yield NO_LABELS
 
 
 def _scores(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,10 @@ class Progress:
                 yield advance
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def say(self, what: str) -> None:
+        """Something worth knowing before the work is done."""
+        logging.getLogger("bitsect").info(what)
 
     @contextmanager
     def shown(self, name: str, total: int | None) -> Iterator[Advance]:

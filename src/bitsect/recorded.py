@@ -33,6 +33,7 @@ class Recorded:
     data: str  # the same of the samples, or MEMORY
     data_options: dict[str, Any]
     task: str
+    output: str | None
     device: str
     settings: Settings
     model_fingerprint: str
@@ -50,7 +51,7 @@ class Recorded:
             others = {field.name: known[field.name] for field in fields(cls) if field.name != "settings"}
             for name, value in others.items():
                 expected = dict if name in ("data_options", "files") else str
-                if not isinstance(value, expected):
+                if not isinstance(value, expected) and not (name == "output" and value is None):
                     raise TypeError(f"its {name} is a {type(value).__name__}")
             if not others["data_options"].keys() <= DATA_OPTIONS:
                 raise ValueError("its data_options are unknown")

@@ -20,7 +20,7 @@ from .errors import BitsectError, DataError, ExportError, RunError
 from .export.deliver import Delivery, deliver
 from .program import Program, Rounding
 from .run import Run
-from .values import Cost, Evaluation, Plan, Scores, Target
+from .values import Cost, Evaluation, Format, Plan, Scores, Target
 
 
 class QuantizedModel(nn.Module):
@@ -69,6 +69,15 @@ class Judged:
         if self.cost.latency_ms is not None:
             shown |= {"latency_ms": self.cost.latency_ms, "latency_ratio": self.cost.latency_ratio}
         return shown
+
+
+def uniform_name(plan: Plan, format: Format) -> str:
+    """What the row of a uniform plan is called; pins may keep layers out of its format."""
+    return f"all {format}" if set(plan.values()) == {format} else f"{format} where allowed"
+
+
+def uniform_format(name: str) -> str:
+    return name.removeprefix("all ").removesuffix(" where allowed")
 
 
 @dataclass(frozen=True)
@@ -195,7 +204,7 @@ class Result:
             "target_met": self.target_met if self.target is not None else None,
             "float": self.rows[0].to_json(),
             "plan": self.rows[-1].to_json(),
-            "uniform": {row.name.removeprefix("all "): row.to_json() for row in self.rows[1:-1]},
+            "uniform": {uniform_format(row.name): row.to_json() for row in self.rows[1:-1]},
             "test": self._test_json(),
             "formats": self.plan.counts,
             "macs_by_format": self.plan.macs(self.run.program.layers),

@@ -217,8 +217,11 @@ class Run:
 
     _rounder: Rounder | None = None
 
-    def evaluator(self, formats: Iterable[Format] = (), samples: Samples | None = None) -> Evaluator:
-        """Judges plans on this run's samples, or on others under the same rounding."""
+    def evaluator(self, formats: Iterable[Format] | None = (), samples: Samples | None = None) -> Evaluator:
+        """Judges plans on this run's samples, or on others under the same rounding.
+
+        With None for formats it judges the float network alone, and nothing is calibrated.
+        """
         if samples is None:
             done = self.folder.journal("evaluated")
         else:
@@ -226,7 +229,7 @@ class Run:
             done = self.folder.journal(f"evaluated-{whole[:16]}", samples=whole)
         return Evaluator(
             self.program,
-            self.rounder(formats),
+            None if formats is None else self.rounder(formats),
             samples or self.samples,
             self.task,
             batch_size=self.settings.batch_size,

@@ -16,11 +16,14 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from ..progress import Advance, Progress
-from .output import stderr
+from .output import note, stderr
 
 
 class ShownProgress(Progress):
     """A bar for every stage; in a pipe or a log, a line when a stage begins."""
+
+    def say(self, what: str) -> None:
+        note(what)
 
     @contextmanager
     def shown(self, name: str, total: int | None) -> Iterator[Advance]:

@@ -35,8 +35,8 @@ def evaluate(
         return _file(model, opening, runtime, json, plan=plan, format=format, calibration=calibration)
     if runtime is not None:
         raise typer.BadParameter("is for an ONNX file", param_hint="--runtime")
+    from ..notes import NO_LABELS
     from ..opening import is_folder
-    from ..pipeline import NO_LABELS
     from ..pipeline import evaluate as judge
     from ..values import megabytes
     from .bars import ShownProgress
@@ -95,6 +95,7 @@ def _file(path: str, opening: Opening, runtime: str | None, json: bool, **of_pla
             path,
             opening.data,
             task=opening.task,
+            output=opening.output,
             runtime=runtime or "onnxruntime",
             batch_size=opening.batch_size or 64,
             threads=opening.threads,
@@ -106,7 +107,7 @@ def _file(path: str, opening: Opening, runtime: str | None, json: bool, **of_pla
     if json:
         return print_json(ran.to_json())
     speed = "" if ran.latency_ms is None else f", {ran.latency_ms:.2f} ms for one sample in one thread"
-    stdout.print(
-        f"accuracy {ran.accuracy:.2%} on {ran.samples:,} samples{speed} ({ran.runtime})", soft_wrap=True
-    )
+    judged = "" if ran.output is None else f" by output '{ran.output}'"
+    found = f"accuracy {ran.accuracy:.2%}{judged} on {ran.samples:,} samples{speed} ({ran.runtime})"
+    stdout.print(found, soft_wrap=True)
     return None

@@ -43,7 +43,7 @@ def export(
     samples: Annotated[
         int | None, typer.Option(help="Draw so many samples; default: all.", rich_help_panel=SAMPLES)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.", rich_help_panel=SAMPLES)] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draw.", rich_help_panel=SAMPLES)] = None,
     task: TaskOption = None,
     trust: TrustOption = False,
     json: JsonOption = False,

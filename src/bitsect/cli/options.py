@@ -56,12 +56,13 @@ def _option(panel: str, help: str, *names: str, **more: Any) -> Any:
 SAMPLES, ROUNDING, GOAL, SENSITIVITY, RUN = "Samples", "Rounding", "Goal", "Sensitivity", "Run"
 
 TestDataOption = Annotated[str | None, _option(SAMPLES, "Samples the search does not see.")]
+SeedOption = Annotated[int, _option(SENSITIVITY, "Seed of the random metric.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")]
 OutOption = Annotated[str | None, _option(RUN, "The run folder; the same one is continued.", "--out", "-o")]
 FreshOption = Annotated[bool, _option(RUN, "Start anew: remove the run in the folder.", "--fresh")]
 TaskOption = Annotated[
     str | None,
-    _option(SAMPLES, "classification (default), classification-top5 or package.module:function."),
+    _option(SAMPLES, "classification (default), classification-top5, binary or package.module:function."),
 ]
 
 
@@ -71,13 +72,19 @@ class Opening:
 
     data: Annotated[str | None, _option(SAMPLES, f"{DATA}.")] = None
     samples: Annotated[int | None, _option(SAMPLES, "Draw so many samples; default: all.")] = None
-    seed: Annotated[int, _option(SAMPLES, "Seed of the draw, and of the random metric.")] = 0
+    seed: Annotated[
+        int | None,
+        _option(SAMPLES, "Seed of the samples' order and draw, and of the random metric; default: 0."),
+    ] = None
     mean: Annotated[
         list[float] | None, _option(SAMPLES, "Pixels become (x·scale − mean)/std; repeat for each channel.")
     ] = None
     std: Annotated[list[float] | None, _option(SAMPLES, "See --mean.")] = None
     scale: Annotated[float | None, _option(SAMPLES, "See --mean; default: 1/255.")] = None
     task: TaskOption = None
+    output: Annotated[
+        str | None, _option(SAMPLES, "The output that is judged, where the network gives several.")
+    ] = None
     placement: Annotated[
         str | None, _option(ROUNDING, "Where values are rounded: paper (default) or onnxruntime.")
     ] = None
@@ -118,6 +125,7 @@ class Opening:
             "seed": self.seed,
             "data_options": {name: value for name, value in pixels.items() if value is not None},
             "task": self.task,
+            "output": self.output,
             "settings": {
                 **{name: getattr(self, name) for name in chosen if getattr(self, name) is not None},
                 **({"embeddings": True} if self.embeddings else {}),
@@ -140,13 +148,13 @@ class Measuring:
     size_penalty: Annotated[float, _option(SENSITIVITY, "λ of the penalty on a layer's weights.")] = 0.0
     probes: Annotated[int, _option(SENSITIVITY, "Hessian probes at most.", min=1)] = 64
 
-    def arguments(self, seed: int = 0) -> dict[str, Any]:
+    def arguments(self, seed: int | None = None) -> dict[str, Any]:
         from ..metrics import Options
 
         return {
             "metric": self.metric,
             "measuring": {"pairs": self.pairs, "loss": self.loss, "probes": self.probes},
-            "options": Options(self.clip, self.trace, self.size_penalty, seed),
+            "options": Options(self.clip, self.trace, self.size_penalty, seed or 0),
         }
 
 

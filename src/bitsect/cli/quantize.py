@@ -15,6 +15,7 @@ from .options import (
     Opening,
     OutOption,
     RunArgument,
+    SeedOption,
     TaskOption,
     TestDataOption,
     command,
@@ -69,6 +70,7 @@ def search(
         typer.Option(help="Where the run's samples lie, if they have moved.", rich_help_panel=SAMPLES),
     ] = None,
     task: TaskOption = None,
+    seed: SeedOption = 0,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -87,7 +89,7 @@ def search(
             trust=trust,
             progress=ShownProgress(),
             **goal.arguments(),
-            **measuring.arguments(),
+            **measuring.arguments(seed),
         )
     _show(result, json)
 

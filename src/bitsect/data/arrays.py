@@ -13,6 +13,7 @@ from ..errors import DataError
 from .pixels import Pixels
 from .samples import Inputs
 
+LABELS = ("labels", "label")  # what labels are called among named inputs
 Form = Literal["tensor", "tuple", "dict"]  # how the network takes its inputs
 
 
@@ -20,7 +21,7 @@ Form = Literal["tensor", "tuple", "dict"]  # how the network takes its inputs
 class Arrays:
     """Named tensors whose first dimension is the sample."""
 
-    name: str  # what messages call them
+    title: str  # what messages call them
     tensors: Mapping[str, Tensor]
     form: Form
     labels: Tensor | None
@@ -33,9 +34,9 @@ class Arrays:
             lengths["y"] = len(self.labels) if self.labels.ndim else 0
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"'{name}' has {length}" for name, length in lengths.items())
-            raise DataError(f"{self.name}: of samples {counts}: give all of them the same number")
+            raise DataError(f"{self.title}: of samples {counts}: give all of them the same number")
         if not any(lengths.values()):
-            raise DataError(f"{self.name}: holds no samples: give at least one")
+            raise DataError(f"{self.title}: holds no samples: give at least one")
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
@@ -49,8 +50,10 @@ class Arrays:
         )
 
     def check(self) -> None:
-        if self.labels is not None:
-            self._refuse(self.labels < 0, "has a negative label: labels count classes from 0")
+        """Nothing: what labels may be only the task knows, and inputs are looked at as they are read."""
+
+    def name(self, index: int) -> str:
+        return f"{self.title}: sample {index if self.origin is None else int(self.origin[index])}"
 
     def stream(self, parts: Sequence[Tensor]) -> Iterator[Inputs]:
         for indices in parts:
@@ -69,13 +72,19 @@ class Arrays:
             yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
             yield tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
 
-    def _refuse(self, bad: Tensor, why: str, indices: Tensor | None = None) -> None:
+    def _refuse(self, bad: Tensor, why: str, indices: Tensor) -> None:
         """Raise for the first sample with anything bad; row i of `bad` is sample `indices[i]`."""
         rows = bad.reshape(len(bad), -1).any(1).nonzero().flatten()
-        for numbers in (indices, self.origin):
-            rows = rows if numbers is None else numbers[rows]
         if len(rows):
-            raise DataError(f"{self.name}: sample {int(rows[0])} {why}")
+            raise DataError(f"{self.name(int(indices[rows[0]]))} {why}")
+
+
+def take_labels(named: dict[str, Any], title: str) -> Any:
+    """The labels among named arrays, taken out of them; None if there are none."""
+    found = [name for name in LABELS if name in named]
+    if len(found) > 1:
+        raise DataError(f"{title} holds {' and '.join(found)}: leave one out, or give (inputs, labels)")
+    return named.pop(found[0]) if found else None
 
 
 def make_arrays(

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import DataError
-from .arrays import Arrays, make_arrays
+from .arrays import LABELS, Arrays, make_arrays, take_labels
 from .pixels import Pixels
 
 RESERVED = ("y", "mean", "std")
@@ -23,11 +23,14 @@ RESERVED = ("y", "mean", "std")
 def read_arrays(path: Path, name: str, pixels: Pixels) -> Arrays:
     """The samples of a file: `x`, or inputs by name; where given `y`; and `mean`, `std` of pixels.
 
+    Without a `y`, `labels` or `label` are the labels; beside a `y` they are an input of that name.
     What `pixels` says goes before the file's own mean and std. Floats are taken as they are, except
     that float64, numpy's default, becomes the networks' float32.
     """
     tensors = {key: _narrow(tensor) for key, tensor in READERS[path.suffix](path, name).items()}
     labels, mean, std = (tensors.pop(key, None) for key in RESERVED)
+    if labels is None:
+        labels = take_labels(tensors, name)
     if not tensors:
         raise DataError(f"{name}: holds no inputs: store them as 'x', or by the names the network gives them")
     if "x" not in tensors:
@@ -73,7 +76,8 @@ READERS: dict[str, Callable[[Path, str], dict[str, Tensor]]] = {
 def _wanted(keys: Iterable[str]) -> list[str]:
     """All keys, but beside an `x` only those that say something about it."""
     found = list(keys)
-    return [key for key in found if key in ("x", *RESERVED)] if "x" in found else found
+    about = ("x", *RESERVED, *(() if "y" in found else LABELS))
+    return [key for key in found if key in about] if "x" in found else found
 
 
 def _numbers(tensor: Tensor | None) -> list[float] | None:

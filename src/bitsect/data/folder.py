@@ -46,6 +46,9 @@ class Folder:
     def check(self) -> None:
         _ = self.mode  # reads every header
 
+    def name(self, index: int) -> str:
+        return str(self.paths[index])
+
     def stream(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
         for images in read_ahead(self._image, [indices.tolist() for indices in parts], self.workers):
             yield self.pixels(torch.from_numpy(images))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .arrays import Arrays, Form, make_arrays
+from .arrays import Arrays, Form, make_arrays, take_labels
 from .pixels import Pixels
 
 NAME = "data"
@@ -20,7 +20,9 @@ def collect(data: Any, pixels: Pixels) -> Arrays:
     """The samples of one batch or of an iterable of batches, in the order they come.
 
     A batch is `inputs` or `(inputs, labels)`. Inputs are a tensor, a tuple of tensors or a
-    dictionary of tensors, each with the sample as its first dimension.
+    dictionary of tensors, each with the sample as its first dimension. In a batch that is a dictionary
+    `labels` (or `label`) are the labels, as every collator of Hugging Face has them; a network that
+    takes an input of that name is given `(inputs, labels)`, or `(inputs,)` where there are none.
     """
     pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray))
     if pair or isinstance(data, (Tensor, np.ndarray, Mapping)):
@@ -32,7 +34,7 @@ def collect(data: Any, pixels: Pixels) -> Arrays:
     for batch in batches:
         same = batch.form == form and batch.tensors.keys() == batches[0].tensors.keys()
         if not same or (batch.labels is not None) != labelled:
-            raise DataError(f"{batch.name} is made of other parts than the first: make all batches alike")
+            raise DataError(f"{batch.title} is made of other parts than the first: make all batches alike")
     tensors = {key: _joined([batch.tensors[key] for batch in batches]) for key in batches[0].tensors}
     labels = _joined([batch.labels for batch in batches if batch.labels is not None]) if labelled else None
     return make_arrays(NAME, tensors, form, labels, pixels)
@@ -46,6 +48,13 @@ def _batch(batch: Any, name: str) -> Arrays:
                 f"{name} has {len(batch)} parts: give (inputs, labels), several inputs as a tuple"
             )
         inputs, labels = batch if len(batch) == 2 else (*batch, None)
+    elif isinstance(batch, Mapping):
+        inputs = dict(batch)
+        labels = take_labels(inputs, name)
+        if not inputs:
+            raise DataError(
+                f"{name} holds labels and no inputs: add them by the names the network gives them"
+            )
     form: Form = "tensor"
     if isinstance(inputs, Mapping):
         form, parts = "dict", dict(inputs)

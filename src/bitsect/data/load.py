@@ -22,7 +22,7 @@ def load_samples(
     data: object,
     *,
     samples: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     mean: PerChannel | None = None,
     std: PerChannel | None = None,
     scale: float | None = None,
@@ -30,18 +30,22 @@ def load_samples(
 ) -> Samples:
     """The samples that `data` names or holds; with `samples`, a random draw of so many.
 
-    `data` is the path of an .npz or .safetensors file (`x`, `y`) or of a folder of images, a name
-    such as `zoo:fashion-test`, or Python objects: a tensor, a pair (inputs, labels), or an iterable
-    of such batches. uint8 images become (x·scale − mean)/std, with 1/255 for scale where none is
-    given. `workers` threads decode image files; their number changes nothing that is read.
+    With a `seed` alone all of them come in a random order, so that the first n are a draw too; without
+    either, in the order they lie in.
+
+    `data` is the path of an .npz or .safetensors file (`x`, `y`) or of a folder of images, a name such
+    as `zoo:fashion-test`, or Python objects: a tensor, a pair (inputs, labels), a dictionary of named
+    inputs and perhaps `labels`, or an iterable of such batches. uint8 images become (x·scale − mean)/std,
+    with 1/255 for scale where none is given. `workers` threads decode image files; their number changes
+    nothing that is read.
     """
     pixels = Pixels.of(mean, std, scale)
     if isinstance(data, Samples):
         if pixels != Pixels():
             raise DataError("samples that are loaded already keep their mean, std and scale: leave them out")
-        if samples is None:
+        if samples is None and (seed is None or "seed" in data.options):  # they are in a random order already
             return data
-        spec, source = MEMORY, data.source
+        spec, source = data.spec if samples is None else MEMORY, data.source
     elif isinstance(data, (str, Path)):
         spec, source = _opened(str(data), pixels, workers)
     elif isinstance(data, Iterable):
@@ -51,9 +55,12 @@ def load_samples(
             f"data of type {type(data).__name__}: give {EXPECTED}, tensors, or a DataLoader around a Dataset"
         )
     options: dict[str, Any] = {key: value for key, value in asdict(pixels).items() if value is not None}
-    if samples is not None:
+    if isinstance(data, Samples):
+        options = dict(data.options)
+    if samples is not None or seed is not None:
+        seed = seed or 0
         source = source.select(draw(spec, len(source), samples, seed))
-        options |= {"samples": samples, "seed": seed}
+        options |= {"seed": seed} if samples is None else {"samples": samples, "seed": seed}
     source.check()
     return Samples(source, spec, options)
 

@@ -41,6 +41,9 @@ class Source(Protocol):
     def stream(self, parts: Sequence[Tensor]) -> Iterator[Inputs]:
         """The inputs of each part (a tensor of indices), in order."""
 
+    def name(self, index: int) -> str:
+        """What a user knows this sample by: its file, or its place among those that were given."""
+
     def contents(self) -> Iterator[Any]:
         """Everything that decides what is read, as buffers of bytes."""
 
@@ -64,6 +67,10 @@ class Samples:
     def labels(self) -> Tensor | None:
         return self.source.labels
 
+    def name(self, index: int) -> str:
+        """What a user knows this sample by: its file, or its place among those that were given."""
+        return self.source.name(index)
+
     def inputs(self, indices: slice | Tensor) -> Inputs:
         return next(self.source.stream([torch.arange(len(self))[indices]]))
 
@@ -81,11 +88,12 @@ class Samples:
         return digest.hexdigest()
 
 
-def draw(name: str, total: int, samples: int, seed: int) -> Tensor:
-    """`samples` of `total` indices without replacement, in random order.
+def draw(name: str, total: int, samples: int | None, seed: int) -> Tensor:
+    """`samples` of `total` indices (all, if None) without replacement, in random order.
 
     Being shuffled, its first n are themselves a draw, whatever order the data lies in.
     """
+    samples = total if samples is None else samples
     if not 1 <= samples <= total:
         raise DataError(f"{name}: {samples} samples asked for, it has {total}: ask for 1 to {total}")
     return torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:samples]

@@ -179,6 +179,7 @@ def _metadata(run: Run, goal: Target | None) -> dict[str, str]:
     return {
         "bitsect.data": run.samples.fingerprint(),
         "bitsect.task": run.task.name,
+        **({} if run.task.output is None else {"bitsect.output": run.task.output}),
         "bitsect.pixels": json.dumps(run.pixels),
         **({} if goal is None else {"bitsect.goal": str(goal)}),
     }

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..data import Inputs, Samples
 from ..errors import BitsectError, DataError, ExportError, MissingExtraError
+from ..evaluate import naming
 from ..tasks import Task
 
 Array = np.ndarray[Any, Any]
@@ -68,11 +69,12 @@ class OnnxModel:
             raise ExportError(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from error
         self.path, self.runtime = Path(path), f"onnxruntime {onnxruntime.__version__}"
         self.inputs = {each.name: each.shape for each in self.session.get_inputs()}
+        self.outputs = [each.name for each in self.session.get_outputs()]
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
     def run(self, inputs: Inputs) -> Any:
         """The outputs: a tensor, or several by name or in order."""
-        return _structured(self.run_flat(inputs), self.metadata)
+        return _structured(self.run_flat(inputs), self.outputs, self.metadata)
 
     def run_flat(self, inputs: Inputs) -> list[Tensor]:
         """The outputs in the order of the file."""
@@ -146,6 +148,7 @@ class ReferenceModel(OnnxModel):
             each.name: [size.dim_param or size.dim_value for size in each.type.tensor_type.shape.dim]
             for each in model.graph.input
         }
+        self.outputs = [each.name for each in model.graph.output]
         self.metadata = {each.key: each.value for each in model.metadata_props}
 
     def _run(self, feed: dict[str, Array]) -> list[Array]:
@@ -168,6 +171,7 @@ class Ran:
     samples: int
     latency_ms: float | None  # of one sample in one thread, the least of many runs
     runtime: str
+    output: str | None = None  # which was judged, where the model has several
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -188,12 +192,13 @@ def run_onnx(
     scores = []
     for batch in samples.batches(batch_size):
         assert batch.labels is not None
-        scores.append(task.score(model.run(batch.inputs), batch.labels))
+        with naming(samples, int(batch.indices[0])):
+            scores.append(task.score(model.run(batch.inputs), batch.labels))
         progress(len(batch.indices))
     latency = None
     if not isinstance(model, ReferenceModel):
         latency = latencies_ms([model.path], samples.inputs(slice(0, 1)), seconds=seconds)[0]
-    return Ran(task.score_all(torch.cat(scores)), len(samples), latency, model.runtime)
+    return Ran(task.score_all(torch.cat(scores)), len(samples), latency, model.runtime, task.output)
 
 
 def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float = 1.0) -> list[float]:
@@ -239,10 +244,11 @@ def _whole_batch(model: OnnxModel, inputs: Inputs) -> dict[str, Tensor]:
     return {name: value[:1].expand(model._fixed_batch, *value.shape[1:]) for name, value in named.items()}
 
 
-def _structured(outputs: list[Tensor], metadata: Mapping[str, str]) -> Any:
+def _structured(outputs: list[Tensor], own: list[str], metadata: Mapping[str, str]) -> Any:
+    """The outputs by the names that the network gave them; in a file of other makers, by its `own`."""
     names = json.loads(metadata.get("bitsect.outputs", "null"))
     if names is None:
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return outputs[0] if len(outputs) == 1 else Outputs(zip(own, outputs, strict=True))
     if all(name.isdigit() for name in names):
         return tuple(outputs)
     return Outputs(zip(names, outputs, strict=True))

@@ -11,10 +11,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ..binding import Inputs
-from ..errors import DataError
 from ..evaluate import Evaluator, check_finite
 from ..program import FLOAT_ROUNDING, Program, Rounding
-from ..tasks import divergence, logits
 from ..values import Format, Plan
 
 Progress = Callable[[int], None]
@@ -54,15 +52,11 @@ class Context:
 
     def task_loss(self, outputs: Any, labels: Tensor) -> Tensor | None:
         """The loss of each sample, if the task has one."""
-        return self.evaluator.task.judge(outputs, labels).loss
+        return self.evaluator.task.outcome(outputs, labels).loss
 
     def kl(self, float_outputs: Any, outputs: Any) -> Tensor | None:
-        """How far each sample's classes moved, if the outputs are logits of classes."""
-        try:
-            float_logits = logits(float_outputs)
-        except DataError:
-            return None
-        return divergence(float_logits, logits(outputs))
+        """How far each sample's outputs moved, if the task can say."""
+        return self.evaluator.task.divergence(float_outputs, outputs)
 
     def check(self, inputs: Inputs, outputs: Any, rounding: Rounding = FLOAT_ROUNDING) -> None:
         check_finite(self.program, inputs, outputs, rounding)

@@ -118,7 +118,7 @@ def _batches(context: Context, done: Done, progress: Progress) -> Iterator[_Batc
 
 
 def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Arrays:
-    """`task` where the task has a loss, `kl` where the outputs are logits of classes."""
+    """`task` where the task has a loss, `kl` where it can say how far outputs moved."""
     losses = {"task": context.task_loss(outputs, labels), "kl": context.kl(float_outputs, outputs)}
     found = {name: loss.double().cpu().numpy() for name, loss in losses.items() if loss is not None}
     if not found:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .bisection import bisection
 from .constraints import pinned
 from .literal import literal
-from .problem import Found, Judge, Problem, high_to_low
+from .problem import Found, Judge, Problem, high_to_low, uniform_plan
 from .progressive import progressive
 
 Search = Callable[[Problem], Found]
@@ -18,4 +18,4 @@ SEARCHES: dict[str, Search] = {
     "progressive": progressive,
 }
 
-__all__ = ["SEARCHES", "Found", "Judge", "Problem", "Search", "high_to_low", "pinned"]
+__all__ = ["SEARCHES", "Found", "Judge", "Problem", "Search", "high_to_low", "pinned", "uniform_plan"]

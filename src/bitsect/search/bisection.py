@@ -6,20 +6,21 @@ from .problem import Found, Problem, Trials
 
 
 def bisection(problem: Problem) -> Found:
-    """The plan with the most layers per format that passed, in ⌈log₂(N + 1)⌉ evaluations per format.
+    """The plan with the most layers per format that passed, in ⌈log₂(N + 1)⌉ + 1 evaluations per format.
 
-    For each format from high to low, with the N layers on the rung above it by rising sensitivity:
+    It begins with all layers in the lowest format in which that passes, else at their highest. For each
+    format from high to low, with the N layers on the rung above it by rising sensitivity:
 
         passed, failed = 0, N + 1
         while failed − passed > 1:
             n = ⌊(passed + failed) / 2⌋;  passed = n if accuracy(first n lowered) ≥ threshold, else failed = n
 
-    Nothing lowered is the plan of the step before, which has passed; all lowered is tried when all
-    before it pass. Accuracy need not fall steadily with n: the count that comes out has itself
-    passed, though a larger one that was not tried might have passed too.
+    Nothing lowered is the plan of the step before, which has passed. Accuracy need not fall steadily
+    with n: the count that comes out has itself passed, though a larger one that was not tried might
+    have passed too.
     """
     trials = Trials(problem)
-    plan = trials.start()
+    plan = trials.lowest_uniform()
     for format in problem.formats:
         names = problem.candidates(plan, format)
         before = plan

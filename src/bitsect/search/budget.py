@@ -20,9 +20,10 @@ Excess = Callable[[Plan], float]  # how far a plan is over the budget; 0 or less
 
 
 def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) -> Found:
-    """The most accurate plan judged that fits; a TargetError names the nearest if none does.
+    """The most accurate plan judged that fits, the cheapest of equals.
 
-    Plans that were `asked` about before and fit are judged to the end too.
+    Where none fits, a TargetError names the nearest. Plans that were `asked`
+    about before and fit are judged to the end too.
     """
     trials = Trials(problem)
     if excess(problem.start) <= 0:
@@ -30,7 +31,7 @@ def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) 
         return trials.found(problem.start)
     candidates = _spread(_fitting(problem, excess))
     candidates += [plan for plan in asked if plan not in candidates and excess(plan) <= 0]
-    best = max(candidates, key=lambda plan: trials.complete(plan).exact)
+    best = max(candidates, key=lambda plan: (trials.complete(plan).exact, -excess(plan)))
     trials.steps.append(f"{_counts(best)}: the most accurate within the budget, of {len(candidates)} judged")
     return trials.found(best)
 

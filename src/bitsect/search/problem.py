@@ -59,6 +59,10 @@ class Problem:
     def start(self) -> Plan:
         return Plan({name: ladder[0] for name, ladder in self.ladders.items()})
 
+    def uniform(self, format: Format) -> Plan:
+        """Every layer in `format`; where that is not allowed, on the rung above it, else on its top rung."""
+        return uniform_plan(self.ladders, format)
+
     @property
     def bound(self) -> tuple[str, ...]:
         """The layers that may not stay in float."""
@@ -117,6 +121,20 @@ class Trials:
             )
         return plan
 
+    def lowest_uniform(self) -> Plan:
+        """Where a search begins: all layers in the lowest format that passes, else all on their top rungs.
+
+        No layer needs to stay above a uniform plan that passes. These plans are shown beside the found
+        one anyway, so they cost no evaluations of their own.
+        """
+        for format in reversed(self.problem.formats):
+            plan = self.problem.uniform(format)
+            if self.passes(plan):
+                held = [ladder for ladder in self.problem.ladders.values() if format in ladder]
+                self.note(format, len(held), len(held))
+                return plan
+        return self.start()
+
     def passes(self, plan: Plan) -> bool:
         """Whether `plan` keeps the target."""
         if plan not in self.evaluated:
@@ -139,7 +157,7 @@ class Trials:
         elif taken:
             self.steps.append(f"{format}: {taken} of {of} layers")
         elif of:
-            self.steps.append(f"no layer took {format}: the target leaves no room")
+            self.steps.append(f"no layer took {format}: every plan tried with it misses the target")
 
     def found(self, plan: Plan) -> Found:
         evaluation = self.complete(plan)
@@ -148,6 +166,16 @@ class Trials:
         if not met:
             steps = [*steps, "this plan misses the target"]
         return Found(plan, evaluation, tuple(self.evaluated.items()), met, "; ".join(steps))
+
+
+def uniform_plan(ladders: Mapping[str, tuple[Format, ...]], format: Format) -> Plan:
+    """Every layer in `format`; where its ladder lacks that, on the rung above it, else on its top rung."""
+    return Plan(
+        {
+            name: [ladder[0], *(rung for rung in ladder if _rank(rung) <= _rank(format))][-1]
+            for name, ladder in ladders.items()
+        }
+    )
 
 
 def high_to_low(formats: Iterable[Format]) -> tuple[Format, ...]:

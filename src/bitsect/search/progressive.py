@@ -6,15 +6,15 @@ from .problem import Found, Problem, Trials
 
 
 def progressive(problem: Problem) -> Found:
-    """The plan left after trying each layer once per format, in N evaluations per format.
+    """The plan left after trying each layer once per format, in N + 1 evaluations per format.
 
-    For each format b from high to low, for each layer on the rung above it by rising sensitivity:
-    lower it to b on top of all that was lowered before; keep it there if accuracy ≥ threshold, put
-    it back if not. A layer that fails does not stop those behind it, so a wrong order does less
-    harm than to a bisection.
+    It begins with all layers in the lowest format in which that passes, else at their highest. For each
+    format b from high to low, for each layer on the rung above it by rising sensitivity: lower it to b
+    on top of all that was lowered before; keep it there if accuracy ≥ threshold, put it back if not. A
+    layer that fails does not stop those behind it, so a wrong order does less harm than to a bisection.
     """
     trials = Trials(problem)
-    plan = trials.start()
+    plan = trials.lowest_uniform()
     for format in problem.formats:
         names = problem.candidates(plan, format)
         taken = 0

@@ -10,18 +10,13 @@ from torch import Tensor
 
 from ..errors import BitsectError
 from ..references import resolve
-from .classification import check_labels, classify, classify_top5, divergence, logits, own_answers
-from .task import Judged, Task
+from .classification import BINARY, CLASSIFICATION, TOP5
+from .outputs import named_tensors
+from .task import Outcome, SampleError, Task
 
-__all__ = ["TASKS", "Judged", "Task", "check_labels", "divergence", "logits", "own_answers", "task_named"]
+__all__ = ["TASKS", "Outcome", "SampleError", "Task", "named_tensors", "task_named"]
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task("classification", classify),
-        Task("classification-top5", classify_top5),
-    )
-}
+TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, TOP5, BINARY)}
 
 
 def task_named(task: str | Task | Callable[[Any, Tensor], Any]) -> Task:

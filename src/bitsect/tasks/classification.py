@@ -1,85 +1,140 @@
-"""One class of several for every sample."""
+"""One class of several for every sample, or one of two by the sign of a single logit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import DataError
-from .task import Judged
+from .outputs import OWN_TASK, classes, divergence, logits
+from .task import Outcome, SampleError, Task
 
 
-def classify(outputs: Any, labels: Tensor) -> Judged:
-    """Cross-entropy, and whether the largest logit is the label's."""
-    return Judged(_cross_entropy(outputs, labels), (own_answers(outputs) == labels).float())
+def classify(outputs: Any, labels: Tensor) -> Outcome:
+    """Cross-entropy, and whether the largest logit is the label's; of a single logit, whether its sign is."""
+    found = classes(outputs)
+    labels = _class_labels(outputs, labels)
+    return Outcome(_cross_entropy(found, labels), (found.argmax(1) == labels).float())
 
 
-def classify_top5(outputs: Any, labels: Tensor) -> Judged:
+def classify_top5(outputs: Any, labels: Tensor) -> Outcome:
     """Cross-entropy, and whether the label's logit is among the five largest."""
-    loss, found = _cross_entropy(outputs, labels), logits(outputs)
+    _refuse_one_logit(outputs, "is among the five largest whatever it is: judge by classification")
+    found = classes(outputs)
+    labels = _class_labels(outputs, labels)
     best = found.topk(min(5, found.shape[1]), dim=1).indices
-    return Judged(loss, (best == labels[:, None]).any(1).float())
+    return Outcome(_cross_entropy(found, labels), (best == labels[:, None]).any(1).float())
 
 
-def logits(outputs: Any) -> Tensor:
-    """What a network calls `logits`, else its first floating-point output [batch, classes]."""
-    named = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    found = list(_tensors(outputs if named is None else named))
-    for tensor in found:
-        if tensor.is_floating_point() and tensor.ndim == 2:
-            return tensor
-    shapes = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in found) or "no tensor"
-    raise DataError(f"the network gives {shapes}, not float [batch, classes]: give a task of your own")
+def classify_binary(outputs: Any, labels: Tensor) -> Outcome:
+    """Binary cross-entropy of a single logit, and whether its sign is the label's: 0 below, 1 above zero."""
+    _need_one_logit(outputs)
+    return classify(outputs, labels)
 
 
-def own_answers(outputs: Any) -> Tensor:
-    """The classes the network itself chooses: where there are no labels, the float network's are kept."""
-    return logits(outputs).argmax(1)
+def class_answers(outputs: Any) -> Tensor:
+    """The class with the largest logit; a single column is refused, as it may be no class at all."""
+    _refuse_one_logit(
+        outputs,
+        "without labels may be a logit or a quantity: for a logit judge by task binary "
+        f"(its sign is kept), else {OWN_TASK}",
+    )
+    return classes(outputs).argmax(1)
 
 
-def divergence(float_logits: Tensor, quantised_logits: Tensor) -> Tensor:
-    """KL(float ‖ quantised) = Σ p·(log p − log q) of each sample, in float64: small ones count."""
-    log_p = float_logits.double().log_softmax(1)
-    log_q = quantised_logits.double().log_softmax(1)
-    return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(1).clamp(min=0)
+def binary_answers(outputs: Any) -> Tensor:
+    """1 where the logit is above zero, else 0."""
+    _need_one_logit(outputs)
+    return classes(outputs).argmax(1)
 
 
-def check_labels(labels: Tensor, classes: int, what: str = "sample") -> None:
-    """Refuse labels that are not one class per sample; index i of `labels` is called `what` i."""
+def class_divergence(reference: Any, outputs: Any) -> Tensor:
+    """KL(reference ‖ outputs) between the classes of each sample."""
+    return divergence(classes(reference), classes(outputs))
+
+
+def most_common(labels: Tensor, answers: int = 1) -> float:
+    """The share of the labels that is one of the `answers` most common classes."""
+    counts = np.unique(labels.cpu().numpy(), return_counts=True)[1]
+    return float(np.sort(counts)[-answers:].sum()) / labels.numel()
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels that are not one class per sample."""
     if labels.ndim != 1 or labels.is_floating_point():
         raise DataError(
-            f"labels {labels.dtype} {tuple(labels.shape)}: classification takes one integer for each sample"
+            f"labels {labels.dtype} {tuple(labels.shape)}: classification takes one integer for each "
+            f"sample; for anything else {OWN_TASK}"
         )
     outside = ((labels < 0) | (labels >= classes)).nonzero().flatten()
     if len(outside):
-        index = int(outside[0])
-        raise DataError(
-            f"{what} {index} has label {int(labels[index])}, but the network has {classes} classes "
-            f"(0 to {classes - 1}): give the labels it was trained with"
+        row = int(outside[0])
+        raise SampleError(
+            row,
+            f"has label {int(labels[row])}, but the network has {classes} classes "
+            f"(0 to {classes - 1}): give the labels it was trained with",
         )
 
 
-def _cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
-    found = logits(outputs)
-    check_labels(labels, found.shape[1], "row")
+def _class_labels(outputs: Any, labels: Tensor) -> Tensor:
+    """The labels as classes of these outputs; those of a single logit may be floats, and in a column."""
+    columns = logits(outputs).shape[1]
+    if columns > 1:
+        check_labels(labels, columns)
+        return labels
+    flat = labels.flatten()
+    other = ((flat != 0) & (flat != 1)).nonzero().flatten()
+    if len(flat) != len(labels) or len(other):
+        shown = f"label {flat[other[0]].item():g}" if len(other) else f"labels {tuple(labels.shape)}"
+        raise DataError(
+            f"the network gives one number for each sample, a logit if labels are 0 or 1, not {shown}: "
+            f"{OWN_TASK}"
+        )
+    return flat.to(torch.int64)
+
+
+def _need_one_logit(outputs: Any) -> None:
+    columns = logits(outputs).shape[1]
+    if columns > 1:
+        raise DataError(f"task binary takes a single logit, the network gives {columns}: use classification")
+
+
+def _refuse_one_logit(outputs: Any, why: str) -> None:
+    if logits(outputs).shape[1] == 1:
+        raise DataError(f"one number for each sample {why}")
+
+
+def _cross_entropy(found: Tensor, labels: Tensor) -> Tensor:
     # At least float32, whatever a network in half precision gives.
     wide = found.to(torch.promote_types(found.dtype, torch.float32))
     return F.cross_entropy(wide, labels, reduction="none")
 
 
-def _tensors(outputs: Any) -> Iterator[Tensor]:
-    if isinstance(outputs, Tensor):
-        yield outputs
-        return
-    if is_dataclass(outputs) and not isinstance(outputs, Mapping):
-        outputs = vars(outputs)
-    if isinstance(outputs, Mapping):
-        outputs = list(outputs.values())
-    if isinstance(outputs, (tuple, list)):
-        for part in outputs:
-            yield from _tensors(part)
+CLASSIFICATION = Task(
+    "classification",
+    classify,
+    answer=class_answers,
+    diverge=class_divergence,
+    chance=most_common,
+    needs_logits=True,
+)
+TOP5 = Task(
+    "classification-top5",
+    classify_top5,
+    answer=class_answers,
+    diverge=class_divergence,
+    chance=lambda labels: most_common(labels, 5),
+    needs_logits=True,
+)
+BINARY = Task(
+    "binary",
+    classify_binary,
+    answer=binary_answers,
+    diverge=class_divergence,
+    chance=most_common,
+    needs_logits=True,
+)
