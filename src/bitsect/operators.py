@@ -137,6 +137,14 @@ def operator_name(target: Any) -> str:
     return getattr(target, "__name__", str(target))
 
 
+def module_path(node: Node) -> str:
+    """Where in the network `node` was called: `encoder.layer.0.attention`."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [entry[0] for entry in stack.values()]
+    path = paths[-1] if paths else ""
+    return "" if path.startswith("_empty_nn_module_stack") else path.partition("@")[0]
+
+
 def is_reshape(node: Node) -> bool:
     if node.op != "call_function":
         return False
@@ -156,6 +164,20 @@ def through_reshapes(node: Node) -> Node:
     while is_reshape(node) and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
+
+
+def origins(node: Node) -> list[Node]:
+    """The inputs and constants that `node` is computed from, the nearest first."""
+    found: dict[Node, None] = {}
+    waiting, seen = [node], {node}
+    while waiting:
+        node = waiting.pop(0)
+        if not node.all_input_nodes:
+            found[node] = None
+        fresh = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return list(found)
 
 
 def is_rectifier(node: Node) -> bool:

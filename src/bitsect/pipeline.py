@@ -26,6 +26,7 @@ from .models import load_model, parse_example
 from .opening import is_folder, open_run
 from .program import Program
 from .progress import Progress
+from .remarks import remarks, unseen_layers
 from .request import (
     check_measuring,
     parse_format,
@@ -429,6 +430,8 @@ def _notes(
         yield f"{table.device} runs no layer in {left_out}"
     if run.samples.labels is None:
         yield NO_LABELS
+    yield from remarks(run.program)
+    yield from unseen_layers(run.program, run.ranges_for(()))
 
 
 def _scores(

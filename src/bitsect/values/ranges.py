@@ -24,6 +24,7 @@ class Ranges:
     percentile: float
     samples: int
     table: Mapping[str, Mapping[int, Range]]
+    unseen: tuple[str, ...] = ()  # tensors that no sample reached: their ranges are those of others
 
     def __getitem__(self, key: tuple[str, int]) -> Range:
         tensor, bits = key
@@ -39,6 +40,7 @@ class Ranges:
                 tensor: {str(bits): [r.amax, r.unsigned] for bits, r in by_bits.items()}
                 for tensor, by_bits in self.table.items()
             },
+            "unseen": list(self.unseen),
         }
 
     @classmethod
@@ -47,4 +49,5 @@ class Ranges:
             tensor: {int(bits): Range(*pair) for bits, pair in by_bits.items()}
             for tensor, by_bits in data["tensors"].items()
         }
-        return cls(data["method"], data["sign"], data["percentile"], data["samples"], table)
+        unseen = tuple(data.get("unseen", ()))
+        return cls(data["method"], data["sign"], data["percentile"], data["samples"], table, unseen)
