@@ -14,7 +14,8 @@ square error of the clip found exceeds that of the best clip up to the maximum b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 import torch
@@ -65,9 +66,26 @@ def calibrate(
     table = {}
     for name, tensor in seen.items():
         positive = never_negative(program.tensors[name]) or tensor.low >= 0
-        if tensor.finite:
+        if tensor.finite and tensor.count:
             table[name] = tensor.ranges(widths, unsigned=sign == "auto" and positive)
-    return Ranges(method, sign, percentile, len(samples), table)
+    unseen = tuple(name for name, tensor in seen.items() if tensor.finite and not tensor.count)
+    table |= {name: _like(name, table, widths) for name in unseen}
+    return Ranges(method, sign, percentile, len(samples), table, unseen)
+
+
+def _like(name: str, table: Mapping[str, Mapping[int, Range]], widths: Sequence[int]) -> dict[int, Range]:
+    """The widest ranges of tensors named like this one but for numbers, as other experts' are; else of all.
+
+    A range that is too wide costs precision, one that is too narrow cuts values off.
+    """
+    pattern = re.sub(r"\d+", "#", name)
+    alike = [ranges for other, ranges in table.items() if re.sub(r"\d+", "#", other) == pattern]
+    made = {}
+    for bits in widths:
+        known = [ranges[bits] for ranges in alike or table.values()]
+        widest = max((each.amax for each in known), default=0.0)
+        made[bits] = Range(widest, bool(known) and all(each.unsigned for each in known))
+    return made
 
 
 def _check(method: str, sign: str, percentile: float, samples: int) -> None:
@@ -97,6 +115,8 @@ class _Seen:
         return lambda values: self._add(values, rows)
 
     def _add(self, values: Tensor, rows: int) -> None:
+        if not values.numel():  # an expert that this batch gives no rows
+            return
         low, high = (float(bound) for bound in torch.aminmax(values))
         if not (abs(low) < float("inf") and abs(high) < float("inf")):  # false for NaN too
             if self.of_layer:
@@ -108,8 +128,8 @@ class _Seen:
             return
         self.low, self.high = min(self.low, low), max(self.high, abs(low), abs(high))
         magnitudes = values.reshape(-1).abs().float()
+        self.count += len(magnitudes)
         if self.method == "percentile":
-            self.count += len(magnitudes)
             self.kept = self.kept or int(self.beyond * len(magnitudes) * -(-self.samples // rows)) + 1
             self._keep_largest(magnitudes)
         elif self.method == "mse":
@@ -128,8 +148,9 @@ class _Seen:
             return {bits: Range(self._least_error_clip(bits, unsigned), unsigned) for bits in widths}
         amax = self.high
         if self.method == "percentile":
-            # A tensor that is nearly all zeros still has a range.
-            amax = float(self.top[int(self.beyond * self.count)]) or self.high
+            # Where batches hold ever more values, fewer are kept than the percentile asks for: the range is
+            # then that of a higher one. A tensor that is nearly all zeros still has a range.
+            amax = float(self.top[min(int(self.beyond * self.count), len(self.top) - 1)]) or self.high
         return {bits: Range(amax, unsigned) for bits in widths}
 
     def _least_error_clip(self, bits: int, unsigned: bool) -> float:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 import traceback
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from io import StringIO
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
 
@@ -17,13 +14,16 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
+from torch.nn.modules import transformer
 
 from .binding import Inputs, call_arguments
+from .comparison import compare
 from .errors import CaptureError
 from .exported import batch_size, merge_aliases
 from .graph import describe
 from .operators import DECOMPOSITIONS
 from .program import Program
+from .quiet import quiet
 
 
 def capture(
@@ -45,13 +45,27 @@ def capture(
     if device is not None:
         device = _usable(device)
     if isinstance(model, ExportedProgram):
-        exported, example = model, example if example is not None else _stored_example(model)
-    else:
-        if example is None:
-            raise CaptureError("a network needs an example input to be captured: capture(model, example)")
-        exported = _export(model, _beside(model, example))
+        example = example if example is not None else _stored_example(model)
+        return _read(model, model, example, embeddings, device)
+    _check(model, example)
+    model = _unwrapped(model)
+    with _as_captured(model):
+        exported, inputs = _export(model, _beside(model, example))
+        program = _read(model, exported, example, embeddings, device)
+        program.comparison = compare(program, model, inputs)
+    return program
+
+
+def _read(
+    model: nn.Module | ExportedProgram,
+    exported: ExportedProgram,
+    example: Inputs,
+    embeddings: bool,
+    device: torch.device | None,
+) -> Program:
+    """The program of an exported graph, which is left as it is."""
     try:
-        with _quiet():
+        with quiet():
             functional = exported.run_decompositions(DECOMPOSITIONS)
     except Exception as error:
         raise CaptureError(_explain(error, type(model).__name__)) from error
@@ -61,27 +75,80 @@ def capture(
     return describe(functional, example, embeddings=embeddings)
 
 
-def _export(model: nn.Module, example: Inputs) -> ExportedProgram:
+def _check(model: object, example: Inputs) -> None:
+    """Refuse what is no network, and a network without an example."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            "a TorchScript module (torch.jit.script or trace) cannot be captured: "
+            "give the nn.Module that it was made of"
+        )
+    if not isinstance(model, nn.Module):
+        kind, way_out = type(model).__name__, "give a torch.nn.Module"
+        if isinstance(model, type) and issubclass(model, nn.Module):
+            kind, way_out = f"class {model.__name__}", f"give an instance of it, {model.__name__}(…)"
+        elif isinstance(model, Mapping):
+            way_out = "weights alone are no network: build the nn.Module and call its load_state_dict"
+        elif callable(model):
+            way_out = "call it in the forward of an nn.Module, and give that"
+        raise CaptureError(f"a network is expected, not a {kind}: {way_out}")
+    if example is None:
+        raise CaptureError("a network needs an example input to be captured: capture(model, example)")
+
+
+def _export(model: nn.Module, example: Inputs) -> tuple[ExportedProgram, Inputs]:
+    """The exported program, and the inputs it was exported with."""
+    # With an open batch; with a fixed one, which some networks want; as it is, for inputs of one row
+    # are not always samples. The last error is about the example that was given.
+    two = _at_least_two(example)
+    attempts = [(two, True), (two, False)] + ([(example, False)] if two is not example else [])
+    for inputs, is_open in attempts:
+        args, kwargs = call_arguments(inputs)
+        try:
+            with quiet(), torch.no_grad(), _naming(model, kwargs):
+                shapes = _any_batch(model, args, kwargs) if is_open else None
+                return torch.export.export(model, args, kwargs, dynamic_shapes=shapes), inputs
+        except Exception as error:
+            refusal = error
+    raise CaptureError(_explain(refusal, type(model).__name__)) from refusal
+
+
+@contextmanager
+def _as_captured(model: nn.Module) -> Iterator[None]:
+    """`model` in evaluation mode, without modules that only wrap others, while it is traced."""
     _register_caches(model)
     training = [module for module in model.modules() if module.training]
+    wrapped = [
+        (parent._modules, name, child)
+        for parent in model.modules()
+        for name, child in parent._modules.items()
+        if child is not None and _unwrapped(child) is not child
+    ]
+    detect = transformer._detect_is_causal_mask
+    # torch asks the values of a mask whether it is causal, which only chooses a kernel.
+    transformer._detect_is_causal_mask = _given_as_causal
     model.eval()
     try:
-        # With an open batch; with a fixed one, which some networks want; as it is, for inputs of one row
-        # are not always samples. The last error is about the example that was given.
-        two = _at_least_two(example)
-        attempts = [(two, True), (two, False)] + ([(example, False)] if two is not example else [])
-        for inputs, is_open in attempts:
-            args, kwargs = call_arguments(inputs)
-            try:
-                with _quiet(), torch.no_grad(), _naming(model, kwargs):
-                    shapes = _any_batch(model, args, kwargs) if is_open else None
-                    return torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
-            except Exception as error:
-                refusal = error
-        raise CaptureError(_explain(refusal, type(model).__name__)) from refusal
+        for children, name, child in wrapped:
+            children[name] = _unwrapped(child)
+        yield
     finally:
+        transformer._detect_is_causal_mask = detect
+        for children, name, child in wrapped:
+            children[name] = child
         for module in training:
             module.training = True
+
+
+def _given_as_causal(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return bool(is_causal)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside torch.compile, DataParallel and DistributedDataParallel."""
+    inner = getattr(module, "_orig_mod", None)
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = module.module
+    return _unwrapped(inner) if isinstance(inner, nn.Module) else module
 
 
 def _register_caches(model: nn.Module) -> None:
@@ -179,19 +246,6 @@ def _on_device(exported: ExportedProgram, device: torch.device) -> ExportedProgr
     return move_to_device_pass(exported, device)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Neither torch.export, which tells of its attempts at length, nor a forward that prints is heard."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-
-
 def _explain(error: BaseException, model: str) -> str:
     """One line: which line of the user's code, why, what to change."""
     foreign = {"torch", "sympy", "bitsect", *sys.stdlib_module_names}
@@ -204,9 +258,17 @@ def _explain(error: BaseException, model: str) -> str:
     where = f" at {frames[-1].filename}:{frames[-1].lineno} `{frames[-1].line}`" if frames else ""
     why = f"{text.splitlines()[0] if text else 'no message'} ({kind})"
     way_out = "check that model(example) runs" + (", then mend this line" if frames else "")
-    if "DataDependent" in kind or "data-dependent" in text:
+    line = (frames[-1].line or "") if frames else ""
+    if any("pack_" in name and "sequence" in name for name in _functions(error)):
+        why = "packed sequences have sizes that depend on the values of a tensor"
+        way_out = "give the padded batch as it is, and take each row's last output by its length"
+    elif "DataDependent" in kind or "data-dependent" in text:
         why = "what happens here depends on the values of a tensor, which a captured graph cannot know"
         way_out = "keep to tensor operations: torch.where or torch.cond in place of a branch"
+        if line.startswith("assert"):
+            way_out = "leave this assert out of forward"
+        elif "numel()" in line:
+            way_out = "leave the question out: layers take tensors without rows as well"
     elif "not a known type" in text:
         why = text.partition(". ")[0]
         way_out = (
@@ -217,3 +279,8 @@ def _explain(error: BaseException, model: str) -> str:
     elif "support" in text.lower() or "Unsupported" in kind:
         way_out = "move this call out of forward, or replace it by a tensor operation"
     return f"{model} cannot be captured{where}: {why}; {way_out}"
+
+
+def _functions(error: BaseException) -> set[str]:
+    """The functions that were being called when `error` was raised."""
+    return {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.fx import Node
 
 from .binding import Inputs
 from .exported import batch_of, computes, constants_of, independent, user_inputs, user_outputs
-from .naming import is_layer, join, module_path, parameter_name, role
+from .naming import join, made_name, parameter_name, role
 from .operators import (
     CONVOLUTIONS,
     EINSUM,
@@ -30,6 +31,7 @@ from .operators import (
     is_random,
     is_rectifier,
     is_tensor,
+    module_path,
     operator_name,
     through_reshapes,
 )
@@ -68,10 +70,10 @@ class _Reader:
         multiplies: list[Multiply] = []
         shapes: dict[str, tuple[int, ...] | None] = {}
         kinds: dict[str, str] = {}
+        counts = Counter(layer_of.values())
         for node, operands, signature in found:
             layer = layer_of[node]
-            count = sum(name == layer for name in layer_of.values())
-            place_name = layer if count == 1 else f"{layer}@{len(places.get(layer, ())) + 1}"
+            place_name = layer if counts[layer] == 1 else f"{layer}@{len(places.get(layer, ())) + 1}"
             place = Place(place_name, signature, self._macs(node, operands))
             places.setdefault(layer, []).append(place)
             named = tuple(
@@ -275,13 +277,12 @@ class _Reader:
             if root is not None and root in by_root:
                 names[node] = by_root[root]
                 continue
+            path = module_path(node)
             if root in self.targets:
-                wanted = parameter_name(root.meta["aliases"], module_path(node))
+                wanted = parameter_name(root.meta["aliases"], path)
             else:
-                path = module_path(node)
-                # A weight that its own layer makes, as weight norm does, has that layer's name.
-                own = root is not None and is_layer(node)
-                wanted = path if own else join(path, role(node, operands))
+                made = made_name(root, path, self.targets) if root is not None else None
+                wanted = made or join(path, role(node, operands))
             name, count = wanted, 1
             while name in taken:
                 count += 1

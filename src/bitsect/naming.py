@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 
 from torch.fx import Node
 
-from .operators import operator_name, through_reshapes
+from .operators import operator_name, origins, through_reshapes
 from .program import Operand
 
-
-def module_path(node: Node) -> str:
-    """Where in the network `node` was called: `encoder.layer.0.attention`."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [entry[0] for entry in stack.values()]
-    path = paths[-1] if paths else ""
-    return "" if path.startswith("_empty_nn_module_stack") else path.partition("@")[0]
-
-
-def is_layer(node: Node) -> bool:
-    """Whether the module that calls `node` is a linear layer or a convolution of torch."""
-    stack = node.meta.get("nn_module_stack") or {}
-    kinds = [str(entry[1]) for entry in stack.values()]
-    return bool(kinds) and re.search(r"^torch\.nn\..*(Linear|Conv\w*\dd)$", kinds[-1]) is not None
+# Into how many parts nn.MultiheadAttention splits `in_proj_weight` → what they project.
+PACKED = {2: ("q", "kv"), 3: ("q", "k", "v")}
 
 
 def parameter_name(aliases: Sequence[str], path: str) -> str:
@@ -31,6 +19,23 @@ def parameter_name(aliases: Sequence[str], path: str) -> str:
     target = next((alias for alias in aliases if alias.rpartition(".")[0] == path), aliases[0])
     owner, _, last = target.rpartition(".")
     return owner if last == "weight" and owner else target
+
+
+def made_name(root: Node, path: str, names: Mapping[Node, str]) -> str | None:
+    """What a weight that is computed belongs to: the module at `path`, if it is made of that module's weight.
+
+    So weight norm, a convolution that standardises its weight and autocast leave names as they are, and
+    the packed projections of nn.MultiheadAttention are q, k and v. `names` are those of constants.
+    """
+    split = root.args[0] if root.target is operator.getitem else None
+    if isinstance(split, Node) and split.all_input_nodes:
+        owner, _, packed = names.get(split.all_input_nodes[0], "").rpartition(".")
+        parts = PACKED.get(len(split.meta["val"])) if packed == "in_proj_weight" else None
+        if parts is not None:
+            return join(owner, parts[int(str(root.args[1]))])
+    held = (names.get(origin, "") for origin in origins(root))
+    own = (join(path, "weight"), join(path, "parametrizations.weight."))
+    return path if path and any(name.startswith(own) for name in held) else None
 
 
 def role(node: Node, operands: tuple[Operand, ...]) -> str:

@@ -21,6 +21,7 @@ from .data import Samples, load_samples
 from .data.load import MEMORY
 from .errors import BitsectError, CaptureError, RunError
 from .exported import example_outputs
+from .measure.traces import fitting_rows
 from .models import load_model, parse_example
 from .program import Program
 from .progress import Progress
@@ -28,6 +29,7 @@ from .recorded import Recorded, is_kept, keep_objects, read_samples
 from .run import Run, Settings, settings_of
 from .store import MODEL_FILE, SAMPLES_FILE, Folder
 from .tasks import TASKS, Task, task_named
+from .values import Comparison
 
 Model = str | Path | nn.Module | ExportedProgram
 
@@ -82,7 +84,7 @@ def open_run(
             samples = load_samples(asked.data, **({} if of_run else {"seed": 0}) | asked.options)
             if input_shape is not None:
                 example = parse_example(input_shape)
-            program, spec = _captured(asked.model, samples, example, resolved.embeddings, asked.device, trust)
+            program, spec = _captured(asked.model, samples, example, resolved, asked.device, trust)
         _check(program)
         judged_by = judged_by.on(asked.output, example_outputs(program.exported))
         facts = _facts(program, samples, judged_by, resolved) | asked.verified
@@ -91,6 +93,7 @@ def open_run(
             _refuse_own_files(folder, spec, samples.spec)
             folder.clear()
         _claim(folder, known, facts, program, samples, spec)
+        _remember_comparison(folder, program)
         run = Run(
             folder, program, samples, judged_by, resolved, progress, temporary=out is None and not of_run
         )
@@ -237,19 +240,49 @@ def _captured(
     model: Model,
     samples: Samples,
     example: Inputs,
-    embeddings: bool,
+    settings: Settings,
     device: str | None,
     trust: bool,
 ) -> tuple[Program, str]:
     """The program, and the spec by which the run folder knows its network."""
-    spec = MODEL_FILE
+    spec, chosen = MODEL_FILE, example is not None
     if isinstance(model, str | Path):
         spec = str(Path(model).resolve()) if str(model).endswith(".pt2") else str(model)
         network = load_model(str(model), trust=trust)
         model, example = network.model, network.example if example is None else example
     if example is None and isinstance(model, nn.Module):
         example = samples.inputs(slice(0, 2))
-    return capture(model, example, embeddings=embeddings, device=device), spec
+    options: dict[str, Any] = {"embeddings": settings.embeddings, "device": device}
+    program = capture(model, example, **options)
+    if program.fixed_batch is not None and isinstance(model, nn.Module) and not chosen:
+        program = _in_larger_batches(program, model, samples, settings.batch_size, options)
+    return program, spec
+
+
+def _in_larger_batches(
+    program: Program, model: nn.Module, samples: Samples, batch_size: int, options: Mapping[str, Any]
+) -> Program:
+    """A network that fixes its batch, captured with the rows of a batch if that takes no more steps."""
+    if program.device.type == "meta":
+        return program
+    rows = min(batch_size, len(samples), fitting_rows(program))
+    if program.fixed_batch is None or rows <= program.fixed_batch:
+        return program
+    try:
+        larger = capture(model, samples.inputs(slice(0, rows)), **options)
+    except CaptureError:
+        return program
+    # A loop over the batch takes a step for each row: there nothing is gained.
+    return larger if larger.steps == program.steps and larger.fixed_batch == rows else program
+
+
+def _remember_comparison(folder: Folder, program: Program) -> None:
+    """Keep how the network compared with its capture: a run that works alone has only the latter."""
+    known = folder.read_json("capture.json")
+    if program.comparison is not None:
+        folder.write_json("capture.json", program.comparison.to_json())
+    elif known is not None:
+        program.comparison = Comparison.from_json(known)
 
 
 def _check(program: Program) -> None:

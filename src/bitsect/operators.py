@@ -19,7 +19,6 @@ MATMULS: dict[Any, tuple[int, int]] = {
     aten.bmm.default: (0, 1),
     aten.mv.default: (0, 1),
     aten.addmm.default: (1, 2),
-    aten.baddbmm.default: (1, 2),
 }
 CONVOLUTIONS = {
     aten.conv1d.default,
@@ -116,6 +115,7 @@ KEEPS_SIGN = {
     "cat",
     "add",
     "mul",
+    "div",
     "dropout",
     "slice",
     "select",
@@ -137,6 +137,14 @@ def operator_name(target: Any) -> str:
     return getattr(target, "__name__", str(target))
 
 
+def module_path(node: Node) -> str:
+    """Where in the network `node` was called: `encoder.layer.0.attention`."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [entry[0] for entry in stack.values()]
+    path = paths[-1] if paths else ""
+    return "" if path.startswith("_empty_nn_module_stack") else path.partition("@")[0]
+
+
 def is_reshape(node: Node) -> bool:
     if node.op != "call_function":
         return False
@@ -156,6 +164,20 @@ def through_reshapes(node: Node) -> Node:
     while is_reshape(node) and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
+
+
+def origins(node: Node) -> list[Node]:
+    """The inputs and constants that `node` is computed from, the nearest first."""
+    found: dict[Node, None] = {}
+    waiting, seen = [node], {node}
+    while waiting:
+        node = waiting.pop(0)
+        if not node.all_input_nodes:
+            found[node] = None
+        fresh = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return list(found)
 
 
 def is_rectifier(node: Node) -> bool:
@@ -203,7 +225,7 @@ def never_negative(node: Node, depth: int = 64) -> bool:
     if name not in KEEPS_SIGN:
         return False
     flat = [arg for arg in _flat(node.args) if not isinstance(arg, bool)]
-    numbers = [*flat, node.kwargs.get("alpha")] if name in ("add", "mul") else []
+    numbers = [*flat, node.kwargs.get("alpha")] if name in ("add", "mul", "div") else []
     if name in ("constant_pad_nd", "pad"):  # a value to pad with comes last, after the widths and the mode
         numbers = list(node.args[{"constant_pad_nd": 2, "pad": 3}[name] :])
     if any(isinstance(number, int | float) and number < 0 for number in numbers):
@@ -269,12 +291,53 @@ def attention(
     return torch.matmul(weights, value).to(dtype)
 
 
-# Attention is split; products that only call matmul by another name are what they call.
+def hardsigmoid(x: torch.Tensor) -> torch.Tensor:
+    """clamp(x + 3, 0, 6) / 6, as the kernel does it; that one cannot be differentiated twice."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return ((wide + 3).clamp(0, 6) / 6).to(x.dtype)
+
+
+def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`source` in the type and shape of `x`: what a slice that is assigned becomes."""
+    return source.to(device=x.device, dtype=x.dtype).expand(x.shape)
+
+
+def distances(
+    x: torch.Tensor, y: torch.Tensor, p: float = 2.0, compute_mode: int | None = None
+) -> torch.Tensor:
+    """The p-norm of every difference between a row of `x` and a row of `y`, as torch.cdist computes it.
+
+    Euclidean distances of many rows come from a product: |x − y|² = |x|² + |y|² − 2·x·yᵀ.
+    """
+    few = all(isinstance(rows, int) and rows <= 25 for rows in (x.shape[-2], y.shape[-2]))
+    if p == 2 and compute_mode != 2 and (compute_mode == 1 or not few):
+        squares = x.square().sum(-1).unsqueeze(-1) + y.square().sum(-1).unsqueeze(-2)
+        return _root((squares - 2 * torch.matmul(x, y.transpose(-2, -1))).clamp(min=0), 2)
+    apart = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
+    if p == 0:
+        return (apart != 0).sum(-1).to(x.dtype)
+    if p == math.inf:
+        return apart.amax(-1)
+    return apart.sum(-1) if p == 1 else _root(apart.pow(p).sum(-1), p)
+
+
+def _root(x: torch.Tensor, degree: float) -> torch.Tensor:
+    """x^(1/degree), with a derivative of 0 where `x` is 0."""
+    zero = x == 0
+    return x.masked_fill(zero, 1).pow(1 / degree).masked_fill(zero, 0)
+
+
+# What is split, so that the multiplies are seen, masks are added after them, and all of it can be
+# differentiated twice; products that only call matmul by another name are what they call.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: attention,
+    aten.hardsigmoid.default: hardsigmoid,
+    aten.copy.default: copied,
+    aten.cdist.default: distances,
     **{
         product: torch.export.default_decompositions()[product]
         for product in (
+            aten.baddbmm.default,
             aten.inner.default,
             aten.tensordot.default,
             aten.linalg_matmul.default,

@@ -27,6 +27,7 @@ from .notes import Allowed, about_device, about_samples, about_search, about_uni
 from .opening import is_folder, open_run
 from .program import Program
 from .progress import Progress
+from .remarks import remarks, unseen_layers
 from .request import (
     check_measuring,
     parse_format,
@@ -141,6 +142,8 @@ def quantize(
                 *about_uniform(problem, rows, objective),
                 *about_device(possible, steps, table, objective),
                 *notes,
+                *remarks(run.program),
+                *unseen_layers(run.program, run.ranges_for(())),
             ),
         )
         result.keep()

@@ -7,6 +7,7 @@ any layer are a state from which the rest can be run again, as often as wanted, 
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,9 +21,10 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from .binding import Binding, Inputs
+from .derivative import Derivative, explained
 from .errors import BitsectError, DataError
 from .quantizer import Grid, Layout
-from .values import Layer, Place, Skipped
+from .values import Comparison, Layer, Place, Skipped
 
 
 @dataclass(frozen=True)
@@ -90,39 +92,10 @@ class State:
     rows: int  # samples in the batch, without padding
 
 
-@dataclass(frozen=True)
-class Derivative:
-    """Gradients of a loss at one batch, and products of its Hessian with vectors."""
-
-    gradients: dict[str, tuple[Tensor, ...]]
-    variables: dict[str, tuple[Tensor, ...]]
-    _tracked: dict[str, tuple[Tensor, ...]]
-
-    def product(self, vectors: Mapping[str, Sequence[Tensor]]) -> dict[str, tuple[Tensor, ...]]:
-        """H·v, with v zero on every layer that `vectors` does not name."""
-        pairs = [
-            (gradient, vector)
-            for layer, layer_vectors in vectors.items()
-            for gradient, vector in zip(self._tracked[layer], layer_vectors, strict=True)
-        ]
-        names = list(vectors)
-        flat = [variable for name in names for variable in self.variables[name]]
-        connected = [(gradient, vector) for gradient, vector in pairs if gradient.requires_grad]
-        if not connected:  # a loss that is linear in these variables
-            products = [torch.zeros_like(variable) for variable in flat]
-        else:
-            gradients, directions = zip(*connected, strict=True)
-            products = list(
-                torch.autograd.grad(
-                    gradients, flat, directions, retain_graph=True, allow_unused=True, materialize_grads=True
-                )
-            )
-        split = iter(products)
-        return {name: tuple(next(split) for _ in self.variables[name]) for name in names}
-
-
 class Program:
     """A network as steps that can be run under a rounding, from any layer."""
+
+    comparison: Comparison | None = None  # with the network, where it was captured from one
 
     def __init__(
         self,
@@ -243,12 +216,14 @@ class Program:
 
         value = self._tracked_loss(inputs, loss, variables, add_zeros)
         flat = [variable for group in variables.values() for variable in group]
-        gradients = iter(
-            torch.autograd.grad(value, flat, create_graph=True, allow_unused=True, materialize_grads=True)
-        )
+        with explained(self._steps):
+            gradients = iter(
+                torch.autograd.grad(value, flat, create_graph=True, allow_unused=True, materialize_grads=True)
+            )
         tracked = {name: tuple(next(gradients) for _ in group) for name, group in variables.items()}
         detached = {name: tuple(gradient.detach() for gradient in group) for name, group in tracked.items()}
-        return Derivative(detached, {name: tuple(group) for name, group in variables.items()}, tracked)
+        groups = {name: tuple(group) for name, group in variables.items()}
+        return Derivative(detached, groups, tracked, self._steps)
 
     def gradients(
         self,
@@ -275,7 +250,8 @@ class Program:
 
         value = self._tracked_loss(inputs, loss, variables, follow)
         flat = [leaf for name in wanted for leaf in (*variables[name], *operands[name].values())]
-        gradients = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
+        with explained(self._steps):
+            gradients = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
         return {
             name: (
                 [next(gradients) for _ in variables[name]],
@@ -304,7 +280,8 @@ class Program:
         with torch.enable_grad():
             values |= {node: _detached(value) for node, value in self._constants.items()}
             values |= self._prologue_with(leaves)
-            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=operand)
+            with explained(self._steps):
+                self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=operand)
             return loss(self._collect(values, rows))
 
     # What the verbs stand on.
@@ -420,9 +397,10 @@ class Program:
     def _prologue_with(self, leaves: dict[Node, Tensor]) -> dict[Node, Any]:
         """The constants that follow from `leaves`, computed again so that derivatives reach them."""
         values: dict[Node, Any] = dict(leaves)
+        known = ChainMap(values, self._constants)
         for node in self._prologue:
             if node not in values and any(source in values for source in node.all_input_nodes):
-                values[node] = _call(node, {**self._constants, **values})
+                values[node] = _call(node, known)
         return values
 
     def _collect(self, values: Mapping[Node, Any], rows: int) -> Any:

@@ -43,7 +43,16 @@ OWNED = (
     "plans/*.json",
     "results/*.json",
     "scores-*.json",
-    *("plan.json", "result.json", "effort.json", "ranges.json", MODEL_FILE, SAMPLES_FILE, "run.json"),
+    *(
+        "plan.json",
+        "result.json",
+        "effort.json",
+        "ranges.json",
+        "capture.json",
+        MODEL_FILE,
+        SAMPLES_FILE,
+        "run.json",
+    ),
 )
 SUBFOLDERS = ("journals", "plans", "results")
 _HEAD = struct.Struct("<4sIQ")  # magic, checksum and length of what follows

@@ -24,6 +24,7 @@ def layers(
 ) -> None:
     """List the layers of MODEL: name, kind, weights, multiply-adds; totals; what stays in float and why."""
     from ..pipeline import capture_model
+    from ..remarks import remarks
     from ..values import megabytes
     from .output import count, print_json, stdout
 
@@ -31,6 +32,7 @@ def layers(
     total = len(program.layers)
     weights = sum(layer.weights for layer in program.layers)
     macs = sum(layer.macs for layer in program.layers)
+    compared = program.comparison
     sizes = {bits: weights * bits / 8 for bits in (16, 8, 4)}
     if json:
         return print_json(
@@ -55,6 +57,8 @@ def layers(
                 },
                 "batch": program.fixed_batch or "any",
                 "skipped": [vars(item) for item in program.skipped],
+                "difference": None if compared is None else compared.to_json(),
+                "notes": list(remarks(program)),
             }
         )
 
@@ -82,10 +86,12 @@ def layers(
         f"{count(macs)} multiply-adds per sample; "
         + ", ".join(f"{megabytes(size)} at {bits} bits" for bits, size in sizes.items())
     )
-    if program.fixed_batch is not None:
+    if compared is not None and compared.is_noise:
         stdout.print(
-            f"The network holds its batch fixed at {program.fixed_batch}; smaller batches are padded."
+            f"Largest difference from the network on its example: {compared.difference:.2g}, rounding noise."
         )
+    for remark in remarks(program):
+        stdout.print(f"Note: {remark}.", markup=False, soft_wrap=True)
     if program.skipped:
         stdout.print("\nStays in float:")
         for item in program.skipped:

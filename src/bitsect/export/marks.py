@@ -22,9 +22,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, TensorArgument
 from torch.fx import Graph, Node
 
-from ..capture import _quiet
 from ..errors import ExportError, MissingExtraError
 from ..program import Multiply, Program
+from ..quiet import quiet
 
 DOMAIN = "bitsect"  # of the marks; none is left in a written model
 OPSET = 21  # the first with 4-bit types and scales per block
@@ -68,7 +68,7 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
     keys: list[OperandKey | str] = []
     marked = _with_marks(program, results, keys)
     try:
-        with _quiet(), _without_guards(program):
+        with quiet(), _without_guards(program):
             made = torch.onnx.export(
                 marked,
                 dynamo=True,

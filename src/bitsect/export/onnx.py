@@ -24,6 +24,7 @@ import torch.utils._pytree as pytree
 from .. import __version__
 from ..errors import ExportError
 from ..program import Program
+from ..remarks import float32_instead
 from ..rounder import Rounder
 from ..values import Plan
 from .edit import Edit
@@ -85,7 +86,7 @@ def check_precision(program: Program, plan: Plan) -> None:
         if dtype != torch.float32 and not plan[multiply.layer].is_float:
             raise ExportError(
                 f"layer '{multiply.layer}' computes in {dtype}: quantised layers are written for float32; "
-                "call model.float() before capturing it, or leave the layer in float"
+                f"{float32_instead(program, multiply.layer)}, or leave the layer in float"
             )
 
 

@@ -54,7 +54,10 @@ def _terms(
 
     def look(key: tuple[str, int], value: Tensor) -> None:
         grid = rounding.inputs.get(key)
-        noise[key] = float((grid.round(value) - value).double().square().mean()) if grid is not None else 0.0
+        if grid is None or not value.numel():  # an expert may get no rows
+            noise[key] = 0.0
+        else:
+            noise[key] = float((grid.round(value) - value).double().square().mean())
 
     gradients = program.gradients(
         inputs, lambda outputs: evaluator.task.loss(outputs, labels).sum(), context.layers, look

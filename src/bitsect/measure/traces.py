@@ -16,6 +16,7 @@ import torch
 
 from ..errors import BitsectError
 from ..evaluate import Arrays, Done
+from ..program import Program
 from .context import Context, Progress, silent
 
 MEMORY_BYTES = 4e9  # what the graph of a double backward pass may take
@@ -113,5 +114,9 @@ def _batches(context: Context) -> Iterator[tuple[int, int]]:
 
 def mini_batch(context: Context) -> int:
     """Samples that a double backward pass takes at once: those of a batch, as far as memory allows."""
-    fitting = int(MEMORY_BYTES // max(1, context.program.bytes_per_sample * KEPT_COPIES))
-    return max(1, min(context.evaluator.batch_size, fitting))
+    return min(context.evaluator.batch_size, fitting_rows(context.program))
+
+
+def fitting_rows(program: Program) -> int:
+    """How many samples a double backward pass has memory for."""
+    return max(1, int(MEMORY_BYTES // max(1, program.bytes_per_sample * KEPT_COPIES)))

@@ -1,5 +1,6 @@
 """The nouns of bitsect: frozen values with their JSON, free of torch."""
 
+from .comparison import Comparison
 from .cost import Cost, megabytes
 from .evaluation import Evaluation
 from .format import FLOAT, INT4, INT8, Format
@@ -19,6 +20,7 @@ __all__ = [
     "ONNXRUNTIME",
     "PAPER",
     "PLACEMENTS",
+    "Comparison",
     "Cost",
     "Evaluation",
     "Format",

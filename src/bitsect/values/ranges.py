@@ -25,6 +25,7 @@ class Ranges:
     percentile: float
     samples: int
     table: Mapping[str, Mapping[int, Range]]
+    unseen: tuple[str, ...] = ()  # tensors that no sample reached: their ranges are those of others
 
     def __getitem__(self, key: tuple[str, int]) -> Range:
         tensor, bits = key
@@ -40,6 +41,7 @@ class Ranges:
                 tensor: {str(bits): [r.amax, r.unsigned] for bits, r in by_bits.items()}
                 for tensor, by_bits in self.table.items()
             },
+            "unseen": list(self.unseen),
         }
 
     @classmethod
@@ -51,7 +53,8 @@ class Ranges:
             }
             for tensor, row in data["tensors"].items()
         }
-        return cls(data["method"], data["sign"], data["percentile"], data["samples"], table)
+        unseen = tuple(str(name) for name in data.get("unseen", ()))
+        return cls(data["method"], data["sign"], data["percentile"], data["samples"], table, unseen)
 
 
 def _finite(amax: Any) -> float:
