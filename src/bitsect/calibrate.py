@@ -64,7 +64,7 @@ def calibrate(
     widths = sorted({KERNEL_BITS, *bits}, reverse=True)
     table = {}
     for name, tensor in seen.items():
-        positive = never_negative(program.tensors[name]) or tensor.low >= 0
+        positive = all(map(never_negative, program.nodes_of(name))) or tensor.low >= 0
         if tensor.finite:
             table[name] = tensor.ranges(widths, unsigned=sign == "auto" and positive)
     return Ranges(method, sign, percentile, len(samples), table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.fx import Node
 
 from .binding import Inputs
 from .exported import batch_of, computes, constants_of, independent, user_inputs, user_outputs
-from .naming import is_layer, join, module_path, parameter_name, role
+from .naming import is_layer, is_recurrent, join, module_path, parameter_name, role
 from .operators import (
     CONVOLUTIONS,
     EINSUM,
@@ -57,27 +58,27 @@ class _Reader:
             view.target = aten.reshape.default
         exported.graph_module.recompile()
         self.nodes = [node for node in exported.graph.nodes if computes(node)]
-        self.tensors: dict[str, Node] = {}
+        self.tensors: dict[str, list[Node]] = {}
         self.name_of: dict[Node, str] = {}
         self.skipped: list[Skipped] = []
 
     def program(self) -> Program:
         found = [(node, *pair) for node in self.nodes if (pair := self._operands(node)) is not None]
         layer_of = self._name_layers([(node, operands) for node, operands, _ in found])
+        uses = Counter(layer_of.values())
         places: dict[str, list[Place]] = {}
         multiplies: list[Multiply] = []
         shapes: dict[str, tuple[int, ...] | None] = {}
         kinds: dict[str, str] = {}
         for node, operands, signature in found:
             layer = layer_of[node]
-            count = sum(name == layer for name in layer_of.values())
-            place_name = layer if count == 1 else f"{layer}@{len(places.get(layer, ())) + 1}"
+            place_name = layer if uses[layer] == 1 else f"{layer}@{len(places.get(layer, ())) + 1}"
             place = Place(place_name, signature, self._macs(node, operands))
             places.setdefault(layer, []).append(place)
-            named = tuple(
-                self._with_tensor(operand, place_name, index) for index, operand in enumerate(operands)
-            )
-            output = self._tensor(_rectified(node), f"{place_name}.output")
+            # The states of a recurrence are one tensor at many times: they share one range.
+            known = layer if is_recurrent(node) else place_name
+            named = tuple(self._with_tensor(operand, known, index) for index, operand in enumerate(operands))
+            output = self._tensor(_rectified(node), f"{known}.output")
             multiplies.append(Multiply(layer, place, node, named, output))
             weight = multiplies[-1].weight
             shapes.setdefault(
@@ -305,13 +306,15 @@ class _Reader:
         """The name that the values of `node` are known by: the first one given."""
         if node not in self.name_of:
             self.name_of[node] = wanted
-            self.tensors[wanted] = node
+            self.tensors.setdefault(wanted, []).append(node)
         return self.name_of[node]
 
     def _sums(self) -> tuple[Sum, ...]:
         found = []
         for node in self.nodes:
             if node in self.fixed or node.op != "call_function" or operator_name(node.target) != "add":
+                continue
+            if is_recurrent(node):  # its sums are of float values, which no integer kernel adds
                 continue
             addends = [
                 arg

@@ -26,6 +26,13 @@ def is_layer(node: Node) -> bool:
     return bool(kinds) and re.search(r"^torch\.nn\..*(Linear|Conv\w*\dd)$", kinds[-1]) is not None
 
 
+def is_recurrent(node: Node) -> bool:
+    """Whether the module that calls `node` is a recurrent layer or cell of torch."""
+    stack = node.meta.get("nn_module_stack") or {}
+    kinds = [str(entry[1]) for entry in stack.values()]
+    return bool(kinds) and kinds[-1].startswith("torch.nn.modules.rnn.")
+
+
 def parameter_name(aliases: Sequence[str], path: str) -> str:
     """The module that holds a weight; of several, the one that multiplies by it."""
     target = next((alias for alias in aliases if alias.rpartition(".")[0] == path), aliases[0])

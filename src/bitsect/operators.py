@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from .recurrent import RECURRENCES
+
 aten = torch.ops.aten
 
 LINEAR = {aten.linear.default}
@@ -269,9 +271,11 @@ def attention(
     return torch.matmul(weights, value).to(dtype)
 
 
-# Attention is split; products that only call matmul by another name are what they call.
+# Attention is split, recurrences are unrolled; products that only call matmul by another name are what
+# they call.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: attention,
+    **RECURRENCES,
     **{
         product: torch.export.default_decompositions()[product]
         for product in (
