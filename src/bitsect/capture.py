@@ -22,6 +22,7 @@ from .binding import Inputs, call_arguments
 from .errors import CaptureError
 from .exported import batch_size, merge_aliases
 from .graph import describe
+from .grouped import grouped_products
 from .operators import DECOMPOSITIONS
 from .program import Program
 
@@ -52,7 +53,7 @@ def capture(
         exported = _export(model, _beside(model, example))
     try:
         with _quiet():
-            functional = exported.run_decompositions(DECOMPOSITIONS)
+            functional = exported.run_decompositions({**DECOMPOSITIONS, **grouped_products()})
     except Exception as error:
         raise CaptureError(_explain(error, type(model).__name__)) from error
     merge_aliases(functional)

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from .binding import Inputs
 from .exported import batch_of, computes, constants_of, independent, user_inputs, user_outputs
+from .grouped import GROUPED
 from .naming import is_layer, is_recurrent, join, module_path, parameter_name, role
 from .operators import (
     CONVOLUTIONS,
@@ -119,6 +120,8 @@ class _Reader:
             return self._convolution(node)
         if target in MATMULS:
             return self._matmul(node, MATMULS[target])
+        if target == GROUPED and _node(node.args[1]) in self.fixed:
+            return self._pair(node, node.args[0], node.args[1], (0, 1), Layout((0, 2), (1,)), "grouped")
         if target == EINSUM:
             return self._einsum(node)
         if target == EMBEDDING and self.embeddings and _node(node.args[0]) in self.fixed:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from .grouped import GROUPED
 from .recurrent import RECURRENCES
 
 aten = torch.ops.aten
@@ -39,7 +40,7 @@ TRANSPOSED_CONVOLUTIONS = {
 }
 EINSUM = aten.einsum.default
 EMBEDDING = aten.embedding.default
-MULTIPLIES = {*LINEAR, *MATMULS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, EINSUM}
+MULTIPLIES = {*LINEAR, *MATMULS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, EINSUM, GROUPED}
 
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
 OPAQUE_MULTIPLIES = {
@@ -57,6 +58,8 @@ OPAQUE_MULTIPLIES = {
     "_scaled_dot_product_fused_attention_overrideable",
     "_scaled_dot_product_attention_math",
     "_scaled_mm",
+    "_grouped_mm",
+    "_scaled_grouped_mm",
     "_int_mm",
     "dot",
     "vdot",
