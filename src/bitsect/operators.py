@@ -274,11 +274,18 @@ def attention(
     return torch.matmul(weights, value).to(dtype)
 
 
+def stable_sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """Sorted values and their places, equals in their order: torch promises none, runtimes do."""
+    return aten.sort.stable(x, stable=True, dim=dim, descending=descending)
+
+
 # Attention is split, recurrences are unrolled; products that only call matmul by another name are what
 # they call.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: attention,
     **RECURRENCES,
+    aten.sort.default: stable_sort,
+    aten.argsort.default: lambda *args, **more: stable_sort(*args, **more)[1],
     **{
         product: torch.export.default_decompositions()[product]
         for product in (

@@ -76,6 +76,10 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
         product.metadata_props[DOMAIN] = GROUPED
         return y
 
+    def translate_sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+        size = opset18.Gather(opset18.Shape(x), opset18.Constant(value_ints=[dim]))
+        return opset18.TopK(x, size, axis=dim, largest=descending, sorted=True)  # of equals the first first
+
     keys: list[OperandKey | str] = []
     marked = _with_marks(program, results, keys)
     try:
@@ -89,6 +93,7 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
                 custom_translation_table={
                     torch.ops.bitsect.mark.default: translate,
                     GROUPED_MM: translate_grouped,
+                    torch.ops.aten.sort.stable: translate_sort,
                 },
             )
     except Exception as error:  # torch.onnx raises whatever its translations do
