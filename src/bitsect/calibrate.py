@@ -65,7 +65,7 @@ def calibrate(
     widths = sorted({KERNEL_BITS, *bits}, reverse=True)
     table = {}
     for name, tensor in seen.items():
-        positive = never_negative(program.tensors[name]) or tensor.low >= 0
+        positive = all(map(never_negative, program.nodes_of(name))) or tensor.low >= 0
         if tensor.finite and tensor.count:
             table[name] = tensor.ranges(widths, unsigned=sign == "auto" and positive)
     unseen = tuple(name for name, tensor in seen.items() if tensor.finite and not tensor.count)

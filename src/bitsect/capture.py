@@ -21,6 +21,7 @@ from .comparison import compare
 from .errors import CaptureError
 from .exported import batch_size, merge_aliases
 from .graph import describe
+from .grouped import grouped_products
 from .operators import DECOMPOSITIONS
 from .program import Program
 from .quiet import quiet
@@ -66,7 +67,7 @@ def _read(
     """The program of an exported graph, which is left as it is."""
     try:
         with quiet():
-            functional = exported.run_decompositions(DECOMPOSITIONS)
+            functional = exported.run_decompositions({**DECOMPOSITIONS, **grouped_products()})
     except Exception as error:
         raise CaptureError(_explain(error, type(model).__name__)) from error
     merge_aliases(functional)

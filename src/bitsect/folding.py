@@ -25,6 +25,7 @@ class Folded:
     bias: Tensor | None
     node: Node
     steps: tuple[Node, ...] = ()  # those of the batch norm
+    bias_node: Node | None = None  # the layer's own bias
 
     @classmethod
     def of(cls, program: Program, multiply: Multiply) -> Folded:
@@ -32,10 +33,11 @@ class Folded:
         if source.target not in WITH_BIAS or multiply.weight is None:
             return cls(None, None, source)
         given = (*source.args, None, None)[2] or source.kwargs.get("bias")
-        bias = program.constant(given).double() if isinstance(given, Node) else None
+        given = given if isinstance(given, Node) else None
+        bias = None if given is None else program.constant(given).double()
         norm = _batch_norm_after(multiply)
         if norm is None:
-            return cls(None, bias, source)
+            return cls(None, bias, source, bias_node=given)
         _, gamma, beta, mean, variance, _, epsilon = norm.args
         factor = (_constant(program, variance) + float(epsilon)).rsqrt()  # type: ignore[arg-type]
         if gamma is not None:

@@ -14,7 +14,8 @@ from torch.fx import Node
 
 from .binding import Inputs
 from .exported import batch_of, computes, constants_of, independent, user_inputs, user_outputs
-from .naming import join, made_name, parameter_name, role
+from .grouped import GROUPED
+from .naming import is_recurrent, join, made_name, parameter_name, role
 from .operators import (
     CONVOLUTIONS,
     EINSUM,
@@ -59,7 +60,7 @@ class _Reader:
             view.target = aten.reshape.default
         exported.graph_module.recompile()
         self.nodes = [node for node in exported.graph.nodes if computes(node)]
-        self.tensors: dict[str, Node] = {}
+        self.tensors: dict[str, list[Node]] = {}
         self.name_of: dict[Node, str] = {}
         self.skipped: list[Skipped] = []
 
@@ -76,10 +77,10 @@ class _Reader:
             place_name = layer if counts[layer] == 1 else f"{layer}@{len(places.get(layer, ())) + 1}"
             place = Place(place_name, signature, self._macs(node, operands))
             places.setdefault(layer, []).append(place)
-            named = tuple(
-                self._with_tensor(operand, place_name, index) for index, operand in enumerate(operands)
-            )
-            output = self._tensor(_rectified(node), f"{place_name}.output")
+            # The states of a recurrence are one tensor at many times: they share one range.
+            known = layer if is_recurrent(node) else place_name
+            named = tuple(self._with_tensor(operand, known, index) for index, operand in enumerate(operands))
+            output = self._tensor(_rectified(node), f"{known}.output")
             multiplies.append(Multiply(layer, place, node, named, output))
             weight = multiplies[-1].weight
             shapes.setdefault(
@@ -120,6 +121,8 @@ class _Reader:
             return self._convolution(node)
         if target in MATMULS:
             return self._matmul(node, MATMULS[target])
+        if target == GROUPED and _node(node.args[1]) in self.fixed:
+            return self._pair(node, node.args[0], node.args[1], (0, 1), Layout((0, 2), (1,)), "grouped")
         if target == EINSUM:
             return self._einsum(node)
         if target == EMBEDDING and self.embeddings and _node(node.args[0]) in self.fixed:
@@ -306,13 +309,15 @@ class _Reader:
         """The name that the values of `node` are known by: the first one given."""
         if node not in self.name_of:
             self.name_of[node] = wanted
-            self.tensors[wanted] = node
+            self.tensors.setdefault(wanted, []).append(node)
         return self.name_of[node]
 
     def _sums(self) -> tuple[Sum, ...]:
         found = []
         for node in self.nodes:
             if node in self.fixed or node.op != "call_function" or operator_name(node.target) != "add":
+                continue
+            if is_recurrent(node):  # its sums are of float values, which no integer kernel adds
                 continue
             addends = [
                 arg

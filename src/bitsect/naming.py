@@ -14,6 +14,13 @@ from .program import Operand
 PACKED = {2: ("q", "kv"), 3: ("q", "k", "v")}
 
 
+def is_recurrent(node: Node) -> bool:
+    """Whether the module that calls `node` is a recurrent layer or cell of torch."""
+    stack = node.meta.get("nn_module_stack") or {}
+    kinds = [str(entry[1]) for entry in stack.values()]
+    return bool(kinds) and kinds[-1].startswith("torch.nn.modules.rnn.")
+
+
 def parameter_name(aliases: Sequence[str], path: str) -> str:
     """The module that holds a weight; of several, the one that multiplies by it."""
     target = next((alias for alias in aliases if alias.rpartition(".")[0] == path), aliases[0])

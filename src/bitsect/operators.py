@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from .grouped import GROUPED
+from .recurrent import RECURRENCES
+
 aten = torch.ops.aten
 
 LINEAR = {aten.linear.default}
@@ -36,7 +39,7 @@ TRANSPOSED_CONVOLUTIONS = {
 }
 EINSUM = aten.einsum.default
 EMBEDDING = aten.embedding.default
-MULTIPLIES = {*LINEAR, *MATMULS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, EINSUM}
+MULTIPLIES = {*LINEAR, *MATMULS, *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS, EINSUM, GROUPED}
 
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
 OPAQUE_MULTIPLIES = {
@@ -54,6 +57,8 @@ OPAQUE_MULTIPLIES = {
     "_scaled_dot_product_fused_attention_overrideable",
     "_scaled_dot_product_attention_math",
     "_scaled_mm",
+    "_grouped_mm",
+    "_scaled_grouped_mm",
     "_int_mm",
     "dot",
     "vdot",
@@ -327,10 +332,19 @@ def _root(x: torch.Tensor, degree: float) -> torch.Tensor:
     return x.masked_fill(zero, 1).pow(1 / degree).masked_fill(zero, 0)
 
 
+def stable_sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """Sorted values and their places, equals in their order: torch promises none, runtimes do."""
+    return aten.sort.stable(x, stable=True, dim=dim, descending=descending)
+
+
 # What is split, so that the multiplies are seen, masks are added after them, and all of it can be
-# differentiated twice; products that only call matmul by another name are what they call.
+# differentiated twice; recurrences are unrolled; products that only call matmul by another name are what
+# they call.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: attention,
+    **RECURRENCES,
+    aten.sort.default: stable_sort,
+    aten.argsort.default: lambda *args, **more: stable_sort(*args, **more)[1],
     aten.hardsigmoid.default: hardsigmoid,
     aten.copy.default: copied,
     aten.cdist.default: distances,

@@ -109,14 +109,15 @@ class Program:
         layers: tuple[Layer, ...],
         multiplies: tuple[Multiply, ...],
         sums: tuple[Sum, ...],
-        tensors: Mapping[str, Node],
+        tensors: Mapping[str, Sequence[Node]],
         skipped: tuple[Skipped, ...],
         example: Inputs,
         fixed_batch: int | None,
         exported: ExportedProgram,
     ) -> None:
         self.layers, self.multiplies, self.sums = layers, multiplies, sums
-        self.tensors, self.skipped = dict(tensors), skipped
+        self.tensors = {name: nodes[0] for name, nodes in tensors.items()}
+        self._tensor_nodes, self.skipped = dict(tensors), skipped
         self.example, self.fixed_batch, self.exported = example, fixed_batch, exported
         self._inputs, self._outputs = list(inputs), outputs
         self._binding, self._out_spec = Binding(inputs, in_spec, fixed_batch), out_spec
@@ -184,7 +185,8 @@ class Program:
         for name, function in see.items():
             if name not in self.tensors:
                 raise BitsectError(f"unknown tensor '{name}'; Program.tensors lists them")
-            by_node.setdefault(self.tensors[name], []).append(function)
+            for node in self.nodes_of(name):
+                by_node.setdefault(node, []).append(function)
         values, rows = self._binding.bind(inputs, self.device)
 
         def show(node: Node, value: Any) -> None:
@@ -304,6 +306,10 @@ class Program:
     @property
     def steps(self) -> int:
         return len(self._steps)
+
+    def nodes_of(self, tensor: str) -> Sequence[Node]:
+        """The nodes that make the values of `tensor`: one, or one for each step of a recurrence."""
+        return self._tensor_nodes[tensor]
 
     @cached_property
     def layer_tensors(self) -> frozenset[str]:

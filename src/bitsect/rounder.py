@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Rounder:
         self._layers = {layer.name for layer in program.layers}
         self._weights: dict[tuple[Node, Format], Tensor] = {}
         self._folded: dict[Node, Folded] = {}
-        self._layers_in_integers: dict[tuple[Node, Format, Grid, Grid | None], IntegerLayer] = {}
+        self._layers_in_integers: dict[tuple[Any, ...], IntegerLayer] = {}
 
     def __call__(self, plan: Plan) -> Rounding:
         for name in sorted(plan.formats.keys() ^ self._layers):
@@ -155,13 +156,14 @@ class Rounder:
     def _integer_layer(
         self, multiply: Multiply, format: Format, input: Grid, output: Grid | None
     ) -> IntegerLayer:
-        key = (multiply.node, format, input, output)
+        weight, folded = multiply.weight, self.folded(multiply)
+        assert weight is not None
+        # Places of one weight and bias compute alike; batch norm belongs to its place.
+        place = (weight.node, folded.bias_node) if folded.factor is None else multiply.node
+        key = (place, format, input, output)
         if key not in self._layers_in_integers:
-            weight = multiply.weight
-            assert weight is not None
             assert weight.layout is not None
             made = self.codes(multiply.layer, weight, format)
-            folded = self.folded(multiply)
             self._layers_in_integers[key] = IntegerLayer.of(made, weight.layout, folded, input, output)
         return self._layers_in_integers[key]
 

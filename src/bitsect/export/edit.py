@@ -11,6 +11,7 @@ from ..program import Multiply, Program, Rounding
 from ..quantizer import Grid
 from ..rounder import Rounder
 from ..values import Plan
+from .grouped import GROUPED, write_groups
 from .marks import Marked
 from .neighbours import RECTIFIERS, absorb_padding, bounds, is_superfluous, passes_on
 from .nodes import Node, Nodes, Value, attribute, input_of, replace, set_input
@@ -226,13 +227,16 @@ class Edit:
                 else:
                     self._replace_rounded(mark, mark.inputs[0], grid, key, self.paddings.get(site.kernel, ()))
         for index, operand in enumerate(site.multiply.operands):
-            if operand.layout is not None and site.format.is_float:
+            if site.op_type == GROUPED and operand.layout is not None:
+                write_groups(self.nodes, site.kernel, self._group_weights(site, index), site.name)
+            elif operand.layout is not None and site.format.is_float:
                 self._write_float(site, index)
             elif operand.layout is not None:
                 self._write_codes(site, index)
         if not site.format.is_float:
             has_weight = site.multiply.weight is not None
-            for why in deviations(self.target, site.format, site.op_type, has_weight=has_weight):
+            kernel = "MatMul" if site.op_type == GROUPED else site.op_type
+            for why in deviations(self.target, site.format, kernel, has_weight=has_weight):
                 self._note(site, *why)
 
     def _write_float(self, site: Site, index: int) -> None:
@@ -264,6 +268,17 @@ class Edit:
         else:
             site.kernel.replace_input_with(position, self._dequantized(site, weight))
 
+    def _group_weights(self, site: Site, index: int) -> list[Value]:
+        """The weights of a grouped product, each by itself."""
+        if not site.format.is_float:
+            whole = self._coded_weight(site, index)
+            weights = [CodedWeight(*each) for each in zip(whole.codes, whole.scales, strict=True)]
+            return [self._dequantized(site, each, f"/{group}") for group, each in enumerate(weights)]
+        weights = to_array(self.program.constant(site.multiply.operands[index].node))
+        return [
+            self.nodes.add_constant(f"{site.name}/{group}.weight", each) for group, each in enumerate(weights)
+        ]
+
     def _coded_weight(self, site: Site, index: int) -> CodedWeight:
         """The codes of a weight; the bias that belongs to them is written."""
         operand = site.multiply.operands[index]
@@ -289,8 +304,8 @@ class Edit:
         scaled = any(attribute(site.kernel, name, 1.0) != 1.0 for name in ("alpha", "beta"))
         return not scaled and not attribute(site.kernel, "transA", 0)
 
-    def _dequantized(self, site: Site, weight: CodedWeight) -> Value:
-        name = f"{site.name}.weight"
+    def _dequantized(self, site: Site, weight: CodedWeight, part: str = "") -> Value:
+        name = f"{site.name}{part}.weight"
         codes = weight.codes.astype(self.target.weight_type(site.format))
         scales, form = weight.scale_form()
         inputs = [

@@ -23,8 +23,10 @@ from torch.export.graph_signature import ExportGraphSignature, TensorArgument
 from torch.fx import Graph, Node
 
 from ..errors import ExportError, MissingExtraError
+from ..grouped import GROUPED as GROUPED_MM
 from ..program import Multiply, Program
 from ..quiet import quiet
+from .grouped import GROUPED
 
 DOMAIN = "bitsect"  # of the marks; none is left in a written model
 OPSET = 21  # the first with 4-bit types and scales per block
@@ -65,6 +67,19 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
         y.producer().metadata_props[DOMAIN] = str(index)
         return y
 
+    def translate_grouped(x: Any, weight: Any, ends: Any) -> Any:
+        y = opset18.Identity(x)
+        product = y.producer()
+        product.resize_inputs(3)
+        product.replace_input_with(1, weight)
+        product.replace_input_with(2, ends)
+        product.metadata_props[DOMAIN] = GROUPED
+        return y
+
+    def translate_sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+        size = opset18.Gather(opset18.Shape(x), opset18.Constant(value_ints=[dim]))
+        return opset18.TopK(x, size, axis=dim, largest=descending, sorted=True)  # of equals the first first
+
     keys: list[OperandKey | str] = []
     marked = _with_marks(program, results, keys)
     try:
@@ -75,7 +90,11 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
                 optimize=False,
                 verbose=False,
                 opset_version=OPSET,
-                custom_translation_table={torch.ops.bitsect.mark.default: translate},
+                custom_translation_table={
+                    torch.ops.bitsect.mark.default: translate,
+                    GROUPED_MM: translate_grouped,
+                    torch.ops.aten.sort.stable: translate_sort,
+                },
             )
     except Exception as error:  # torch.onnx raises whatever its translations do
         raise ExportError(f"torch.onnx cannot write this network: {_root(error)}") from error
@@ -84,8 +103,10 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
     model.opset_imports[DOMAIN] = 1
     found: dict[OperandKey | str, Any] = {}
     for node in model.graph:
-        if DOMAIN in node.metadata_props:
-            node.domain, node.op_type = DOMAIN, "Mark"  # an identity no longer, so that it is left alone
+        kind = node.metadata_props.get(DOMAIN)
+        if kind is not None:  # an identity no longer, so that it is left alone
+            node.domain, node.op_type = DOMAIN, GROUPED if kind == GROUPED else "Mark"
+        if node.op_type == "Mark":
             found[keys[int(node.metadata_props[DOMAIN])]] = node
     onnxscript.optimizer.fold_constants(model)
     common.RemoveUnusedNodesPass()(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from .weights import Array
 Value = Any  # onnx-ir's Value and Node; the package is optional
 Node = Any
 
+LARGE_BYTES = 256  # of a constant that is held once
+
 
 class Nodes:
     """A graph to which nodes and constants are added; it is sorted when all are made."""
@@ -19,6 +22,7 @@ class Nodes:
         import onnx_ir
 
         self.ir, self.graph = onnx_ir, graph
+        self._large: dict[Any, Value] = {}  # constants by what they hold
 
     def __iter__(self) -> Any:
         return iter(list(self.graph))
@@ -31,6 +35,15 @@ class Nodes:
         return node.outputs[0]
 
     def add_constant(self, name: str, array: Array) -> Value:
+        """A constant; what is large is held once, for a weight may be used in many places."""
+        if array.nbytes < LARGE_BYTES:
+            return self._new_constant(name, array)
+        key = (array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
+        if key not in self._large:
+            self._large[key] = self._new_constant(name, array)
+        return self._large[key]
+
+    def _new_constant(self, name: str, array: Array) -> Value:
         wanted, count = name, 1
         while name in self.graph.initializers:
             count += 1

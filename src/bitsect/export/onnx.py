@@ -109,7 +109,9 @@ def output_names(program: Program) -> list[str] | None:
     assert spec is not None
     if spec.is_leaf():
         return None
-    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(range(spec.num_leaves), spec))
+    # Tensors, for a key-value cache gives away no other leaves.
+    leaves = [torch.empty(0) for _ in range(spec.num_leaves)]
+    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, spec))
     return [".".join(str(_key(entry)) for entry in path) for path, _ in paths]
 
 

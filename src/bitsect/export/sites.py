@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from ..program import Multiply
 from ..values import Format
+from .grouped import GROUPED
 from .marks import Marked
 from .nodes import Node
 
-KERNELS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Gather")
+KERNELS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Gather", GROUPED)
 LONGEST_ROUTE = 4
 
 

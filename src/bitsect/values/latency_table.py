@@ -229,7 +229,12 @@ def gemm_shape(place: Place) -> tuple[int, int, int, int]:
     With X = batch·m·k and W = batch·k·n elements in, Y = batch·m·n out, and P = batch·m·n·k
     multiply-adds: m = P/W, n = P/X, k = P/Y, batch = X·W·Y/P². So a weight may stand either way
     round (GPT-2's is transposed), on either side, or come by einsum; a shared operand is no batch.
+    Rows of a grouped product are counted as spread evenly over the groups.
     """
+    if place.signature.kind == "grouped":
+        (rows, depth), (groups, _, width) = place.signature.input, place.signature.operand
+        busy = min(rows, groups)
+        return math.ceil(rows / busy), width, depth, busy
     shapes = place.signature.input, place.signature.operand, place.signature.output
     x, w, y = map(math.prod, shapes)
     if place.macs > 0:

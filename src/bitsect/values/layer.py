@@ -29,7 +29,7 @@ class Signature:
 
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "depthwise", "conv_transpose")
-KINDS = (*CONVOLUTIONS, "linear", "matmul", "embedding")
+KINDS = (*CONVOLUTIONS, "linear", "grouped", "matmul", "embedding")
 
 
 @dataclass(frozen=True)
