@@ -12,6 +12,7 @@ from .references import resolve
 from .run import LOSSES, PAIRS, Run, one_of
 from .search import SEARCHES, Search, high_to_low
 from .values import FLOAT, INT8, Format, Plan, Target
+from .values.probing import ESTIMATORS
 
 
 def parse_target(
@@ -69,6 +70,7 @@ def check_measuring(given: Mapping[str, Any] | None) -> dict[str, Any]:
     measuring = dict(given or {})
     one_of("pairs", measuring.get("pairs", "exact"), PAIRS)
     one_of("loss", measuring.get("loss", "task"), LOSSES)
+    one_of("estimator", measuring.get("estimator", ESTIMATORS[0]), ESTIMATORS)
     return measuring
 
 
