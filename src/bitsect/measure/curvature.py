@@ -57,9 +57,9 @@ def curvature_vectors(loss: Loss, outputs: Any, generator: torch.Generator) -> l
             return [drawn.get(i, torch.zeros_like(leaf)).to(leaf.dtype) for i, leaf in enumerate(leaves)]
     outputs_each = sum(value.numel() for value in values) // max(1, len(values[0]))
     raise NoRoot(
-        f"its loss has {outputs_each} outputs for each sample, too many for a Hessian of no known form"
+        f"the loss has {outputs_each} outputs for each sample, too many for a Hessian of no known form"
         if outputs_each > MOST_OUTPUTS
-        else "its loss is not convex in the outputs, or that of one sample depends on another's outputs"
+        else "the loss is not convex in the outputs, or that of one sample depends on another's outputs"
     )
 
 
