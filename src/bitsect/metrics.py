@@ -219,7 +219,7 @@ def tabulate(
     """The means of the tables `needs`, one `Means` for each column that `average` makes.
 
     `average(rows, axis)` turns rows [R, n] of draws into [R, B] averages, where `axis` says what was
-    drawn: "probes" for the traces, "samples" for all else.
+    drawn: "samples", or "probes" for the traces, which come mini-batch by mini-batch.
     """
     columns = {name: _averaged(measured, name, format, average) for name in sorted(needs - {"weight_error"})}
     fixed = {
@@ -235,7 +235,8 @@ def tabulate(
 
 
 def _averaged(measured: Measured, name: str, format: Format, average: Average) -> Array:
-    rows = np.atleast_2d(measured.table(name, format))
+    table = measured.table(name, format)
+    rows = table.reshape(len(table), -1) if name == "traces" else np.atleast_2d(table)
     if not rows.shape[1]:
         raise BitsectError(f"{measured.words(name, format)}: there is not one sample")
     axis = "probes" if name == "traces" else "samples"

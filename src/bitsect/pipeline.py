@@ -20,7 +20,6 @@ from .export.deliver import Delivery, check_request, deliver
 from .export.runtime import RUNTIMES, OnnxModel, Ran, run_onnx
 from .judge import Evaluate, Judge, function_name
 from .latency import Budget, cost, faster_formats, latency_table
-from .measure.traces import FEWEST_PROBES
 from .metrics import Metric, Options, metric_named
 from .models import load_model, parse_example
 from .notes import Allowed, about_device, about_samples, about_search, about_uniform
@@ -144,6 +143,7 @@ def quantize(
                 *notes,
                 *remarks(run.program),
                 *unseen_layers(run.program, run.ranges_for(())),
+                *next(iter(scores.values())).doubts(),
             ),
         )
         result.keep()
@@ -172,7 +172,7 @@ def sensitivity(
     chosen, (wanted,), measuring = metric_named(metric), parse_formats((format,)), check_measuring(measuring)
     with open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening) as run:
         most = {"samples": len(run.samples), "probes": measuring.get("probes", PROBES)}
-        fewest = {"samples": run.settings.batch_size, "probes": FEWEST_PROBES}
+        fewest = {"samples": run.settings.batch_size, "probes": 2}
         draws = most if until_stable is None else {name: min(fewest[name], most[name]) for name in most}
         while True:
             scores = _scores(run, chosen, wanted, options, measuring | draws)

@@ -200,11 +200,12 @@ class Program:
         return self._collect(values, rows)
 
     def differentiate(
-        self, inputs: Inputs, loss: Callable[[Any], Tensor], layers: Iterable[str]
+        self, inputs: Inputs, loss: Callable[[Any], Tensor], layers: Iterable[str], *, once: bool = False
     ) -> Derivative:
         """Derivatives of `loss(outputs)` with respect to each layer's weight.
 
         A matmul of two activations has none: there, with respect to zeros added to its operands.
+        Differentiated `once` there are no Hessian products, at a fraction of the memory.
         """
         wanted = self._known(layers)
         variables: dict[str, list[Tensor]] = {name: [] for name in wanted}
@@ -220,7 +221,9 @@ class Program:
         flat = [variable for group in variables.values() for variable in group]
         with explained(self._steps):
             gradients = iter(
-                torch.autograd.grad(value, flat, create_graph=True, allow_unused=True, materialize_grads=True)
+                torch.autograd.grad(
+                    value, flat, create_graph=not once, allow_unused=True, materialize_grads=True
+                )
             )
         tracked = {name: tuple(next(gradients) for _ in group) for name, group in variables.items()}
         detached = {name: tuple(gradient.detach() for gradient in group) for name, group in tracked.items()}
@@ -310,6 +313,15 @@ class Program:
     def nodes_of(self, tensor: str) -> Sequence[Node]:
         """The nodes that make the values of `tensor`: one, or one for each step of a recurrence."""
         return self._tensor_nodes[tensor]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that computes something, each after those it reads."""
+        return (*self._prologue, *self._steps)
+
+    @property
+    def output_nodes(self) -> tuple[Node, ...]:
+        return tuple(leaf for leaf in pytree.tree_leaves(self._outputs) if isinstance(leaf, Node))
 
     @cached_property
     def layer_tensors(self) -> frozenset[str]:

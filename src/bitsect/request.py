@@ -14,8 +14,17 @@ from .references import resolve
 from .run import LOSSES, PAIRS, Run, is_number, known_names, one_of
 from .search import SEARCHES, Search, high_to_low
 from .values import FLOAT, INT8, Format, Plan, Target
+from .values.probing import ESTIMATORS
 
-MEASURING = ("pairs", "loss", "samples", "probes", "tolerance", "seed")  # what `Run.measured` takes
+MEASURING = (
+    "pairs",
+    "loss",
+    "samples",
+    "estimator",
+    "probes",
+    "tolerance",
+    "seed",
+)  # what `Run.measured` takes
 
 
 def parse_target(
@@ -81,6 +90,7 @@ def check_measuring(given: Mapping[str, Any] | None) -> dict[str, Any]:
     tolerance = measuring.get("tolerance", 0.0)
     if not is_number(tolerance) or not tolerance >= 0:
         raise BitsectError(f"tolerance {tolerance} is not a number of at least 0")
+    one_of("estimator", measuring.get("estimator", ESTIMATORS[0]), ESTIMATORS)
     return measuring
 
 

@@ -24,7 +24,6 @@ from .measure import (
     single_losses,
     weight_errors,
 )
-from .measure.traces import stacked
 from .metrics import Metric, Options
 from .program import Program
 from .progress import Progress
@@ -35,10 +34,11 @@ from .tasks import Task
 from .trust import score
 from .values import PLACEMENTS, Format, Ranges, Scores, placement_named
 from .values.measured import Losses, Measured, Noise
+from .values.probing import ESTIMATORS
 
 PAIRS = ("exact", "linear")
 LOSSES = ("task", "kl")
-PROBES = 64  # of the Hessian at most, where nothing else is asked for
+PROBES = 64  # of the Hessian at most, each through all samples, where nothing else is asked for
 
 
 class _Given:
@@ -244,6 +244,7 @@ class Run:
         pairs: str = "exact",
         loss: str = "task",
         samples: int | None = None,
+        estimator: str = "gauss-newton",
         probes: int = PROBES,
         tolerance: float = 0.05,
         seed: int = 0,
@@ -251,17 +252,22 @@ class Run:
         """The tables `needs`, on the first `samples`; whatever is missing is measured and kept."""
         one_of("pairs", pairs, PAIRS)
         one_of("loss", loss, LOSSES)
+        one_of("estimator", estimator, ESTIMATORS)
         context = Context(self.evaluator((format,)), samples)
         pieces = len(context.starts()) * len(context.layers)
-        traces = losses = None
+        traces = probing = losses = None
         signal = noise = fisher = errors = None
         if "traces" in needs:
-            journal = self.folder.journal(f"traces-{seed}")
-            with self.progress.stage("traces", probes) as advance:
-                count = hessian_traces(
-                    context, journal, probes=probes, tolerance=tolerance, seed=seed, progress=advance
+            with self.progress.stage("traces") as advance:
+                traces, probing = hessian_traces(
+                    context,
+                    lambda name: self.folder.journal(f"traces-{name}-{seed}"),
+                    estimator=estimator,
+                    probes=probes,
+                    tolerance=tolerance,
+                    seed=seed,
+                    progress=advance,
                 )
-            traces = stacked(journal, count)
         if {"pair", "single", "base", "signal", "noise"} & set(needs):
             journal, pair = self._losses(context, format, "pair" in needs and pairs, pieces)
             if {"pair", "single", "base"} & set(needs):
@@ -287,6 +293,7 @@ class Run:
             traces,
             {format.name: losses} if losses is not None else {},
             {format.name: Noise(signal, noise, fisher, errors)},
+            probing,
         )
 
     def _losses(

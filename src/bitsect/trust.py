@@ -30,19 +30,23 @@ def score(
 
     `standard_error` is the spread of the score over `bootstrap` resamples, `split_half` the Spearman
     correlation of the scores from two disjoint halves, averaged over 20 random splits. Samples and
-    probes are drawn independently of each other. Where there are fewer than two of either there is
+    probes are drawn independently of each other, and probes on each mini-batch of their own. Where there are fewer than two of either there is
     nothing to draw from, and both are None; so is `split_half` for fewer than two layers.
     """
     options = options or Options()
     (means,) = tabulate(measured, format, metric.needs)
     values = metric(means, options)
+    draws = _draws(measured, metric, format)
 
     def replicated(weights: Weights) -> Array:
         """The scores [L, B] under B weightings of the draws."""
 
         @cache
         def drawn(axis: str, count: int) -> Array:
-            return weights(count, np.random.default_rng([seed, axis == "probes"]))
+            rng = np.random.default_rng([seed, axis == "probes"])
+            # Every mini-batch is in the trace: what could have come out otherwise are the probes of each.
+            parts = count // draws["probes"] if axis == "probes" else 1
+            return np.concatenate([weights(count // parts, rng) for _ in range(parts)]) / parts
 
         def average(rows: Array, axis: str) -> Array:
             averaged: Array = rows @ drawn(axis, rows.shape[1])
@@ -52,7 +56,7 @@ def score(
         return np.stack([metric(means, options) for means in replicates], axis=1)
 
     standard_error = split_half = None
-    if min(_draws(measured, metric, format).values(), default=0) >= 2:
+    if min(draws.values(), default=0) >= 2:
         if bootstrap >= 2:
             spread = replicated(lambda n, rng: resampled(n, rng, bootstrap)).std(axis=1, ddof=1)
             standard_error = tuple(spread.tolist())
@@ -67,13 +71,17 @@ def score(
         tuple(values.tolist()),
         standard_error,
         split_half,
-        **_draws(measured, metric, format),
+        **draws,
+        probing=measured.probing if "probes" in draws else None,
     )
 
 
 def resampled(draws: int, rng: np.random.Generator, count: int) -> Array:
-    """Weights [draws, count] of as many draws with replacement: how often each came, over all."""
-    return rng.multinomial(draws, np.full(draws, 1 / draws), size=count).T / draws
+    """Weights [draws, count] of draws with replacement: how often each came, over all.
+
+    Drawing one fewer than there are makes the spread of a mean that of its standard error, be they two.
+    """
+    return rng.multinomial(draws - 1, np.full(draws, 1 / draws), size=count).T / (draws - 1)
 
 
 def halved(draws: int, rng: np.random.Generator, count: int) -> Array:

@@ -146,14 +146,27 @@ class Measuring:
     clip: Annotated[str, _option(SENSITIVITY, "Clip excess loss at zero by pair or by sum.")] = "pair"
     trace: Annotated[str, _option(SENSITIVITY, "mean_trace (per weight) or trace.")] = "mean_trace"
     size_penalty: Annotated[float, _option(SENSITIVITY, "λ of the penalty on a layer's weights.")] = 0.0
-    probes: Annotated[int, _option(SENSITIVITY, "Hessian probes at most.", min=1)] = 64
+    estimator: Annotated[
+        str, _option(SENSITIVITY, "How Hessian traces are found: gauss-newton or hutchinson.")
+    ] = "gauss-newton"
+    probes: Annotated[
+        int,
+        _option(
+            SENSITIVITY, "Hessian probes at most, each through all samples; fewer if 5 % is reached.", min=1
+        ),
+    ] = 64
 
     def arguments(self, seed: int | None = None) -> dict[str, Any]:
         from ..metrics import Options
 
         return {
             "metric": self.metric,
-            "measuring": {"pairs": self.pairs, "loss": self.loss, "probes": self.probes},
+            "measuring": {
+                "pairs": self.pairs,
+                "loss": self.loss,
+                "estimator": self.estimator,
+                "probes": self.probes,
+            },
             "options": Options(self.clip, self.trace, self.size_penalty, seed or 0),
         }
 

@@ -67,6 +67,7 @@ def sensitivity(
                 "split_half": scores.split_half,
                 "samples": scores.samples,
                 "probes": scores.probes,
+                "traces": None if scores.probing is None else scores.probing.to_json(),
             }
         )
     table = table_of(
@@ -83,6 +84,9 @@ def sensitivity(
     stdout.print(table)
     if scores.split_half is not None:
         note(f"Two halves of them agree on this order to {scores.split_half:.2f} (rank correlation).")
+    if scores.probing is not None:
+        for line in (*scores.probing.meaning(), *scores.probing.doubts()):
+            note(line)
     if until_stable:
         reached = scores.split_half is not None and scores.split_half >= agreement
         note(f"{'Stable' if reached else 'Not stable'} at {agreement:g} with {scores.draws}.")

@@ -64,7 +64,12 @@ class Context:
 
 def float_leaves(outputs: Any) -> list[Tensor]:
     """The floating-point tensors among the outputs, at least in float32."""
-    return [_wide(leaf) for leaf in pytree.tree_leaves(outputs) if _is_float(leaf)]
+    return [_wide(leaf) for leaf in own_leaves(outputs)]
+
+
+def own_leaves(outputs: Any) -> list[Tensor]:
+    """The floating-point tensors among the outputs, as they are."""
+    return [leaf for leaf in pytree.tree_leaves(outputs) if _is_float(leaf)]
 
 
 def with_leaves(outputs: Any, leaves: Iterable[Tensor]) -> Any:

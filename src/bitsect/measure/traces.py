@@ -1,85 +1,178 @@
-"""Traces of the loss Hessian for every layer, by Hutchinson's estimator.
+"""Traces of the loss Hessian for every layer, by one of two estimators.
 
-    tr H_i = E[vᵀ H_i v],   v with independent entries ±1
+Gauss–Newton. With f_n the outputs of sample n and S_n S_nᵀ = ∂²ℓ_n/∂f_n², one backward pass gives
 
-Probing several layers at once adds the cross terms v_iᵀ H_ij v_j to each estimate, whose mean is
-zero: cheaper per probe, and noisier. `benchmarks/traces.py` measures the trade.
+    g = ∂/∂w (1/√N) Σ_n (S_n ε_n) · f_n,   E‖g_i‖² = (1/N) Σ_n tr(J_niᵀ ∂²ℓ_n/∂f_n² J_ni),   ε = ±1
+
+for every layer i at once, never negative and without cross terms. Where the outputs are piecewise linear
+in the weights of a layer this is the trace of its Hessian; elsewhere the part that the loss contributes.
+
+Hutchinson.  tr H_i = E[vᵀ H_i v], v = ±1: a Hessian product for every layer. Probing several layers at
+once adds the cross terms v_iᵀ H_ij v_j, whose mean is zero: cheaper and far noisier (`benchmarks/traces.py`).
+
+A probe goes through all samples, a few at a time. What is estimated is the mean over these samples, so
+only the signs are random: the variance is that within each mini-batch, and none is left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..errors import BitsectError
 from ..evaluate import Arrays, Done
 from ..program import Program
-from .context import Context, Progress, silent
+from ..values.probing import Probing
+from .context import Context, Progress, own_leaves, silent
+from .curvature import NoRoot, curvature_vectors, signs
+from .piecewise import piecewise_linear_layers
 
+Array = NDArray[np.float64]
+Estimate = Callable[[Context, int, int, torch.Generator], dict[str, float]]
+
+# Samples whose gradients are summed: fewer have fewer cross terms, more run faster; see the benchmark.
+MINI_BATCH = 8
 MEMORY_BYTES = 4e9  # what the graph of a double backward pass may take
 KEPT_COPIES = 8  # values that a double backward pass keeps for each value of the forward pass
-FEWEST_PROBES = 8
+FREEDOM = 32  # differences between probes of one mini-batch that a standard error rests on at least
 
 
 def hessian_traces(
     context: Context,
-    done: Done,
+    journal: Callable[[str], Done],
     *,
+    estimator: str = "gauss-newton",
     probes: int = 64,
     tolerance: float = 0.05,
-    group: int | None = None,
     seed: int = 0,
     progress: Progress = silent,
-) -> int:
-    """Fill `done` with one estimate per layer for each probe; returns how many probes it took.
+) -> tuple[Array, Probing]:
+    """Estimates [layers, mini-batches, probes] whose mean is the trace, and how well that is known.
 
-    Each probe is fresh and sees the next mini-batch. Stops when the relative standard error of the
-    median layer is at most `tolerance`, or at `probes`.
+    Pieces are kept in `journal(estimator)`. Where the loss does not allow Gauss–Newton probes,
+    Hutchinson's estimator takes their place.
     """
-    batches = list(_batches(context))
+    chosen = (probes, tolerance, seed, progress)
+    if estimator == "hutchinson":
+        estimates = estimate_traces(context, journal(estimator), hutchinson(), *chosen)
+        return estimates, Probing(estimator, relative_error(estimates), tolerance)
+    curved = tuple(name for name in context.layers if name not in piecewise_linear_layers(context.program))
+    try:
+        estimates = estimate_traces(context, journal(estimator), gauss_newton, *chosen)
+        if curved and not estimates.any():
+            raise NoRoot("the loss has no curvature in the outputs: what there is, is in the network")
+    except NoRoot as error:
+        estimates = estimate_traces(context, journal("hutchinson"), hutchinson(), *chosen)
+        return estimates, Probing("hutchinson", relative_error(estimates), tolerance, instead=str(error))
+    return estimates, Probing(estimator, relative_error(estimates), tolerance, curved)
+
+
+def estimate_traces(
+    context: Context,
+    done: Done,
+    estimate: Estimate,
+    probes: int,
+    tolerance: float,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Array:
+    """Estimates [layers, mini-batches, probes], each piece kept in `done`.
+
+    It ends when the relative standard error of the median layer is at most `tolerance`, or at `probes`.
+    """
+    parts = list(mini_batches(context))
+    fewest = 1 + math.ceil(FREEDOM / len(parts))
+    # Weighted by its samples, so that the plain mean over mini-batches is that over all samples.
+    weights = np.array([stop - start for start, stop in parts]) * len(parts) / len(context.evaluator.samples)
+    found: list[Array] = []  # [layers, mini-batches] for each probe
     for probe in range(probes):
-        if probe >= FEWEST_PROBES and relative_error(stacked(done, probe)) <= tolerance:
-            return probe
-        if str(probe) not in done:
-            start, stop = batches[probe % len(batches)]
-            done[str(probe)] = _probe(context, start, stop, group, seed * 1_000_003 + probe)
-        progress(1)
-    return probes
+        if probe >= fewest and (relative_error(np.stack(found, axis=2)) or 0.0) <= tolerance:
+            break
+        for start, stop in parts:
+            key = f"{probe}/{start}-{stop}"
+            if key not in done:
+                (number,) = np.random.SeedSequence([seed, probe, start]).generate_state(1, np.uint64)
+                generator = torch.Generator().manual_seed(int(number))
+                done[key] = _piece(context, estimate(context, start, stop, generator))
+            progress(stop - start)
+        pieces = [done[f"{probe}/{start}-{stop}"]["trace"] for start, stop in parts]
+        found.append(np.stack(pieces, axis=1) * weights)
+    return np.stack(found, axis=2)
 
 
-def stacked(done: Done, probes: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """The estimates [layers, probes]."""
-    return np.stack([done[str(probe)]["trace"] for probe in range(probes)], axis=1)
+def relative_error(estimates: Array) -> float | None:
+    """Standard error over trace for the median layer; None after a single probe."""
+    _, batches, probes = estimates.shape
+    if probes < 2:
+        return None
+    variance = estimates.var(axis=2, ddof=1).sum(axis=1) / (batches**2 * probes)
+    mean = np.abs(estimates.mean(axis=(1, 2)))
+    return float(np.median(np.sqrt(variance) / np.maximum(mean, np.finfo(float).tiny)))
 
 
-def relative_error(estimates: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> float:
-    """Standard error over mean, for the median layer."""
-    error = estimates.std(axis=1, ddof=1) / math.sqrt(estimates.shape[1])
-    mean = np.abs(estimates.mean(axis=1))
-    return float(np.median(error / np.maximum(mean, np.finfo(float).tiny)))
+def gauss_newton(context: Context, start: int, stop: int, generator: torch.Generator) -> dict[str, float]:
+    """‖g_i‖² of every layer on some samples, by one backward pass."""
+    inputs, labels = context.evaluator.part(start, stop)
+
+    def projected(outputs: object) -> torch.Tensor:
+        vectors = curvature_vectors(
+            lambda given: context.evaluator.task.loss(given, labels), outputs, generator
+        )
+        products = [(vector * leaf).sum() for vector, leaf in zip(vectors, own_leaves(outputs), strict=True)]
+        return torch.stack(products).sum() / math.sqrt(stop - start)
+
+    derivative = context.program.differentiate(inputs, projected, context.layers, once=True)
+    return {
+        layer: sum(float(each.double().square().sum()) for each in gradients)
+        for layer, gradients in derivative.gradients.items()
+    }
 
 
-def _probe(context: Context, start: int, stop: int, group: int | None, seed: int) -> Arrays:
-    program, evaluator = context.program, context.evaluator
-    generator = torch.Generator().manual_seed(seed)
-    inputs, labels = evaluator.part(start, stop)
-    derivative = program.differentiate(
-        inputs, lambda outputs: evaluator.task.loss(outputs, labels).mean(), context.layers
-    )
-    traces = dict.fromkeys(context.layers, 0.0)
-    for layers in _groups(context.layers, group):
-        vectors = {
-            layer: tuple(_signs(variable, generator) for variable in derivative.variables[layer])
-            for layer in layers
-        }
-        for layer, products in derivative.product(vectors).items():
-            traces[layer] = sum(
-                float(torch.sum(vector.double() * product.double()))
-                for vector, product in zip(vectors[layer], products, strict=True)
-            )
+def hutchinson(group: int | None = 1) -> Estimate:
+    """A Hessian product for every `group` layers, or for all at once."""
+
+    def estimate(context: Context, start: int, stop: int, generator: torch.Generator) -> dict[str, float]:
+        evaluator = context.evaluator
+        inputs, labels = evaluator.part(start, stop)
+        derivative = context.program.differentiate(
+            inputs, lambda outputs: evaluator.task.loss(outputs, labels).mean(), context.layers
+        )
+        traces: dict[str, float] = {}
+        for layers in _groups(context.layers, group):
+            vectors = {
+                layer: tuple(signs(variable, generator) for variable in derivative.variables[layer])
+                for layer in layers
+            }
+            for layer, products in derivative.product(vectors).items():
+                traces[layer] = sum(
+                    float(torch.sum(vector.double() * product.double()))
+                    for vector, product in zip(vectors[layer], products, strict=True)
+                )
+        return traces
+
+    return estimate
+
+
+def mini_batches(context: Context) -> Iterator[tuple[int, int]]:
+    """Where the mini-batches begin and end: all samples, in parts that differ by one at most."""
+    samples = len(context.evaluator.samples)
+    count = math.ceil(samples / mini_batch(context))
+    for part in range(count):
+        yield part * samples // count, (part + 1) * samples // count
+
+
+def mini_batch(context: Context) -> int:
+    """Samples that are differentiated at once, as far as memory allows."""
+    # A fixed batch costs the same however few of its rows are samples.
+    wanted = MINI_BATCH if context.program.fixed_batch is None else context.program.fixed_batch
+    return min(context.evaluator.batch_size, wanted, fitting_rows(context.program))
+
+
+def _piece(context: Context, traces: dict[str, float]) -> Arrays:
     estimates = np.array([traces[layer] for layer in context.layers])
     if not np.isfinite(estimates).all():
         layer = context.layers[int(np.flatnonzero(~np.isfinite(estimates))[0])]
@@ -89,32 +182,10 @@ def _probe(context: Context, start: int, stop: int, group: int | None, seed: int
     return {"trace": estimates}
 
 
-def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    # Drawn on the CPU, so that every device sees the same probe.
-    bits = torch.randint(0, 2, like.shape, generator=generator, dtype=torch.int8)
-    return (2 * bits - 1).to(device=like.device, dtype=like.dtype)
-
-
 def _groups(layers: Sequence[str], size: int | None) -> Iterator[Sequence[str]]:
     step = size or len(layers)
     for start in range(0, len(layers), step):
         yield layers[start : start + step]
-
-
-def _batches(context: Context) -> Iterator[tuple[int, int]]:
-    """Mini-batches within memory, all of one size, so that their mean is that of the samples.
-
-    The few samples that do not fill another one are left out.
-    """
-    samples = len(context.evaluator.samples)
-    size = samples // math.ceil(samples / mini_batch(context))
-    for start in range(0, samples - size + 1, size):
-        yield start, start + size
-
-
-def mini_batch(context: Context) -> int:
-    """Samples that a double backward pass takes at once: those of a batch, as far as memory allows."""
-    return min(context.evaluator.batch_size, fitting_rows(context.program))
 
 
 def fitting_rows(program: Program) -> int:

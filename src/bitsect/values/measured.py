@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import BitsectError
 from .format import Format
+from .probing import Probing
 
 Array = NDArray[np.floating[Any]]
 
@@ -52,15 +53,17 @@ class Measured:
     layers: tuple[str, ...]  # L names in graph order
     weights: Array  # [L] number of weights; 0 for a matmul of two activations
     elements: Array  # [L] what the trace runs over: weights, or elements of both operands per sample
-    traces: Array | None = None  # [L, P] independent unbiased estimates, one per probe
+    # [L, M, P] estimates on each of M mini-batches by P probes: independent, and their mean is the trace
+    traces: Array | None = None
     losses: Mapping[str, Losses] = field(default_factory=dict)  # by format name
     noise: Mapping[str, Noise] = field(default_factory=dict)  # by format name
+    probing: Probing | None = None  # of the traces
 
     def __post_init__(self) -> None:
         count = len(self.layers)
         _expect("weights", self.weights, (count,))
         _expect("elements", self.elements, (count,))
-        _expect("traces", self.traces, (count, None))
+        _expect("traces", self.traces, (count, None, None))
         for name, losses in self.losses.items():
             samples = losses.base.shape[0]
             _expect(f"single-layer losses at {name}", losses.single, (count, samples))

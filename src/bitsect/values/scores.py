@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BitsectError
 from .format import Format
+from .probing import Probing
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Scores:
     standard_error: tuple[float, ...] | None = None  # None: too few draws to know, or none were made
     split_half: float | None = None  # rank agreement of two halves of the draws, −1 … 1
     samples: int | None = None  # that they rest on
-    probes: int | None = None  # of the Hessian, each with samples of its own
+    probes: int | None = None  # of the Hessian, each through all samples
+    probing: Probing | None = None  # where they rest on traces
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.values) == len(self.standard_error or self.values):
@@ -54,6 +57,11 @@ class Scores:
         counts = {"samples": self.samples, "probes": self.probes}
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count is not None)
 
+    def doubts(self) -> Iterator[str]:
+        """What a reader must know of the traces behind them, if there are any."""
+        if self.probing is not None:
+            yield from self.probing.doubts()
+
     def to_json(self) -> dict[str, Any]:
         errors = self.standard_error or (None,) * len(self.layers)
         return {
@@ -62,6 +70,7 @@ class Scores:
             "split_half": self.split_half,
             "samples": self.samples,
             "probes": self.probes,
+            "traces": None if self.probing is None else self.probing.to_json(),
             "layers": {
                 name: {"score": value, "standard_error": error}
                 for name, value, error in zip(self.layers, self.values, errors, strict=True)
@@ -81,4 +90,5 @@ class Scores:
             data["split_half"],
             data["samples"],
             data["probes"],
+            Probing.from_json(data["traces"]) if data.get("traces") else None,
         )
