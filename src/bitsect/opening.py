@@ -25,7 +25,7 @@ from .errors import BitsectError, CaptureError, RunError
 from .models import load_model, parse_example
 from .program import Program
 from .progress import Progress
-from .run import Run, Settings
+from .run import GPTQ_SETTINGS, Run, Settings
 from .store import Folder, write_bytes
 from .tasks import Task, task_named
 
@@ -73,7 +73,10 @@ def open_run(
         written: set[str] = set()  # what the run wrote itself is what it is of
         if of_run:
             task, device = task or _task(known, folder), device or known["device"]
-            chosen = {field.name: known[field.name] for field in fields(Settings)} | chosen
+            own = {field.name: known.get(field.name) for field in fields(Settings)}
+            if chosen.get("rounding", own["rounding"]) != own["rounding"]:  # which is what is refused then
+                own = {name: value for name, value in own.items() if name not in GPTQ_SETTINGS}
+            chosen = own | chosen
             options = known["data_options"] | options
             model = known["model"]
             if _is_kept(known["model"]):

@@ -13,6 +13,7 @@ from .calibrate import METHODS, SIGNS, calibrate
 from .data import Samples, load_samples
 from .errors import BitsectError
 from .evaluate import Evaluator
+from .fitting import Fitter, left_to_squant
 from .measure import (
     Context,
     exact_pairs,
@@ -26,8 +27,8 @@ from .measure.traces import stacked
 from .metrics import Metric, Options
 from .program import Program
 from .progress import Progress
-from .rounder import Rounder
-from .rounding import ROUNDINGS
+from .rounder import Rounder, is_fitted
+from .rounding import GPTQ, ROUNDING_NAMES
 from .store import Folder, Journal
 from .tasks import Task
 from .trust import score
@@ -36,6 +37,7 @@ from .values.measured import Losses, Measured, Noise
 
 PAIRS = ("exact", "linear")
 LOSSES = ("task", "kl")
+GPTQ_SETTINGS = ("refit", "bias_correction")
 PROBES = 64  # of the Hessian at most, where nothing else is asked for
 
 
@@ -51,21 +53,33 @@ class Settings:
     batch_size: int = 64
     threads: int | None = None  # None: as many as torch takes
     embeddings: bool = False
+    refit: bool | None = None  # of gptq: weights are fitted to the rounded inputs
+    bias_correction: bool | None = None  # of gptq: a bias takes the mean error of each channel away
 
     def __post_init__(self) -> None:
         one_of("placement", self.placement, PLACEMENTS)
-        one_of("rounding", self.rounding, ROUNDINGS)
+        one_of("rounding", self.rounding, ROUNDING_NAMES)
         one_of("range", self.range, METHODS)
         one_of("sign", self.sign, (*SIGNS, None))
         if not 0 < self.percentile <= 100:
             raise BitsectError(f"percentile {self.percentile:g} is not above 0 and up to 100")
+        for name in GPTQ_SETTINGS:
+            if getattr(self, name) is not None and self.rounding != GPTQ:
+                raise BitsectError(
+                    f"{name.replace('_', '-')} is for rounding gptq, not {self.rounding}: leave it out"
+                )
         for name, count in (("batch size", self.batch_size), ("threads", self.threads)):
             if count is not None and count < 1:
                 raise BitsectError(f"{name} {count} is not at least 1")
 
     def resolved(self) -> Settings:
         sign = self.sign or placement_named(self.placement).sign
-        return replace(self, sign=sign, threads=self.threads or torch.get_num_threads())
+        resolved = replace(self, sign=sign, threads=self.threads or torch.get_num_threads())
+        if self.rounding != GPTQ:
+            return resolved
+        return replace(
+            resolved, refit=self.refit is not False, bias_correction=self.bias_correction is not False
+        )
 
 
 def one_of(what: str, value: object, choices: Collection[str | None]) -> None:
@@ -167,14 +181,42 @@ class Run:
         return ranges
 
     def rounder(self, formats: Iterable[Format] = ()) -> Rounder:
-        """The rounder of this run's placement, with ranges for `formats`."""
+        """The rounder of this run's placement, with ranges and fitted weights for `formats`."""
+        formats = set(formats)
         ranges = self.ranges_for(formats)
         if self._rounder is None or self._rounder.ranges != ranges:
             placement = placement_named(self.settings.placement)
             self._rounder = Rounder(self.program, ranges, placement, self.settings.rounding)
+            self._fitted = set()
+        missing = {format for format in formats if is_fitted(self.settings.rounding, format)} - self._fitted
+        if missing:
+            self._fit(self._rounder, missing)
+            self._fitted |= missing
         return self._rounder
 
     _rounder: Rounder | None = None
+    _fitted: set[Format]
+
+    def _fit(self, rounder: Rounder, formats: Collection[Format]) -> None:
+        """Let `rounder` know what GPTQ makes of the weights in `formats`."""
+        settings = self.settings
+        weights = sum(layer.weight_shape is not None for layer in self.program.layers)
+        with self.progress.stage("gptq", weights * len(formats)) as advance:
+            fitter = Fitter(
+                rounder,
+                self.samples,
+                self.folder.journal("gptq"),
+                refit=settings.refit is not False,
+                correct_bias=settings.bias_correction is not False,
+                batch_size=settings.batch_size,
+                progress=advance,
+            )
+            fitter(formats)
+
+    @property
+    def left_to_squant(self) -> tuple[str, ...]:
+        """The layers whose weights round by SQuant although GPTQ was asked for."""
+        return left_to_squant(self.program) if self.settings.rounding == GPTQ else ()
 
     def evaluator(self, formats: Iterable[Format] = (), samples: Samples | None = None) -> Evaluator:
         """Judges plans on this run's samples, or on others under the same rounding."""
