@@ -108,15 +108,19 @@ class Fitter:
         wanted = sorted({format for format in formats if is_fitted(self.rounder.rounding, format)}, key=str)
         uses = uses_of(self.program)
         missing = [
-            (use, [format for format in wanted if _key(use, format) not in self.done])
+            (use, [f for f in wanted if self._can_fit(use, f) and _key(use, f) not in self.done])
             for use in uses
-            if use.is_known
         ]
         for part in self._parts([(use, formats) for use, formats in missing if formats]):
             self._fit(part)
         for use in uses:
             for format in wanted:
                 self._tell(use, format)
+
+    def _can_fit(self, use: Use, format: Format) -> bool:
+        """Whether the columns of a weight are known; one that the format does not suit is refused in use."""
+        inputs = use.kernels(self.program).shape[1]
+        return use.is_known and inputs % min(format.group_size or inputs, inputs) == 0
 
     def _parts(self, missing: list[tuple[Use, list[Format]]]) -> Iterator[list[tuple[Use, list[Format]]]]:
         """Parts of what is missing, each of which memory holds; a weight too large for it is alone."""
@@ -179,7 +183,7 @@ class Fitter:
     def _tell(self, use: Use, format: Format) -> None:
         """Tell the rounder what is kept of a weight, for each of its places."""
         fitted = self.rounder.fitted
-        arrays = self.done[_key(use, format)] if use.is_known else {}
+        arrays = self.done[_key(use, format)] if self._can_fit(use, format) else {}
         for index, multiply in enumerate(use.multiplies):
             operand = multiply.weight
             assert operand is not None

@@ -427,6 +427,9 @@ def _notes(
         yield f"no layer is faster in {left_out} on {table.device}: --objective size takes it all the same"
     elif table is not None and left_out:
         yield f"{table.device} runs no layer in {left_out}"
+    if run.left_to_squant:
+        names = ", ".join(run.left_to_squant)
+        yield f"gptq does not know what the weights of {names} are multiplied by: these round by squant"
     if run.samples.labels is None:
         yield NO_LABELS
 

@@ -63,11 +63,6 @@ class Settings:
         one_of("sign", self.sign, (*SIGNS, None))
         if not 0 < self.percentile <= 100:
             raise BitsectError(f"percentile {self.percentile:g} is not above 0 and up to 100")
-        for name in GPTQ_SETTINGS:
-            if getattr(self, name) is not None and self.rounding != GPTQ:
-                raise BitsectError(
-                    f"{name.replace('_', '-')} is for rounding gptq, not {self.rounding}: leave it out"
-                )
         for name, count in (("batch size", self.batch_size), ("threads", self.threads)):
             if count is not None and count < 1:
                 raise BitsectError(f"{name} {count} is not at least 1")
@@ -76,6 +71,10 @@ class Settings:
         sign = self.sign or placement_named(self.placement).sign
         resolved = replace(self, sign=sign, threads=self.threads or torch.get_num_threads())
         if self.rounding != GPTQ:
+            for name in GPTQ_SETTINGS:
+                if getattr(self, name) is not None:
+                    shown = name.replace("_", "-")
+                    raise BitsectError(f"{shown} is for rounding gptq, not {self.rounding}: leave it out")
             return resolved
         return replace(
             resolved, refit=self.refit is not False, bias_correction=self.bias_correction is not False
