@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 from torch.fx import Node
@@ -47,6 +47,11 @@ class Folded:
             shift = shift + _constant(program, beta)
         whole = next(iter(norm.users))
         return cls(factor, shift if bias is None else shift + bias * factor, whole, (norm, whole))
+
+    def with_bias(self, bias: Tensor) -> Folded:
+        """The same with `bias` added to w∗x per channel."""
+        added = bias.double() if self.factor is None else bias.double() * self.factor
+        return replace(self, bias=added if self.bias is None else self.bias + added)
 
 
 def _batch_norm_after(multiply: Multiply) -> Node | None:

@@ -111,3 +111,10 @@ def about_device(
         yield f"no layer is faster in {left_out} on {table.device}: --objective size takes it all the same"
     elif table is not None and left_out:
         yield f"{table.device} runs no layer in {left_out}"
+
+
+def about_rounding(run: Run) -> Iterator[str]:
+    """Which layers the chosen rounding cannot fit."""
+    if run.left_to_squant:
+        names = ", ".join(run.left_to_squant)
+        yield f"gptq does not know what the weights of {names} are multiplied by: these round by squant"

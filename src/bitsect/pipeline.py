@@ -22,7 +22,7 @@ from .judge import Evaluate, Judge, function_name
 from .latency import Budget, cost, faster_formats, latency_table
 from .metrics import Metric, Options, metric_named
 from .models import load_model, parse_example
-from .notes import Allowed, about_device, about_samples, about_search, about_uniform
+from .notes import Allowed, about_device, about_rounding, about_samples, about_search, about_uniform
 from .opening import is_folder, open_run
 from .program import Program
 from .progress import Progress
@@ -142,6 +142,7 @@ def quantize(
                 *about_device(possible, steps, table, objective),
                 *notes,
                 *remarks(run.program),
+                *about_rounding(run),
                 *unseen_layers(run.program, run.ranges_for(())),
                 *next(iter(scores.values())).doubts(),
             ),

@@ -1,4 +1,4 @@
-"""A captured network as a list of steps, with four verbs: run, run_from, observe, differentiate.
+"""A captured network as a list of steps, with its verbs: run, run_from, observe, differentiate.
 
 The graph is functional: no step changes a value that another one made, so the values alive before
 any layer are a state from which the rest can be run again, as often as wanted, to the same bits.
@@ -68,7 +68,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a plan does to a program: operands replaced, operands rounded, results rounded.
+    """What a plan does to a program: operands replaced, operands rounded, biases added, results rounded.
 
     A kernel does a step in an arithmetic of its own, from the step's operator and arguments, and may
     include steps after it: these are `done` and hand on what they are given.
@@ -76,6 +76,7 @@ class Rounding:
 
     weights: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
     inputs: Mapping[tuple[str, int], Grid] = field(default_factory=dict)
+    biases: Mapping[str, Tensor] = field(default_factory=dict)  # shaped to be added to a multiply's result
     results: Mapping[str, Grid] = field(default_factory=dict)
     kernels: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
     done: Collection[str] = ()
@@ -156,7 +157,7 @@ class Program:
             if node not in last and node not in kept:
                 self._dying[index].append(node)
 
-    # The four verbs.
+    # The verbs.
 
     def run(self, inputs: Inputs, rounding: Rounding = FLOAT_ROUNDING) -> Any:
         """The network's outputs, in the structure the network gives them."""
@@ -198,6 +199,26 @@ class Program:
                 show(node, value)
             self._walk(values, 0, len(self._steps), rounding, made=show)
         return self._collect(values, rows)
+
+    def observe_operands(
+        self, inputs: Inputs, see: Mapping[tuple[str, int], Callable[[Tensor], None]]
+    ) -> None:
+        """Show operands of the float network, as their multiply gets them, to their functions in `see`.
+
+        Each is known by the name of its multiply's node and its index there. Later steps are left out.
+        """
+        names = {name for name, _ in see}
+        values, rows = self._binding.bind(inputs, self.device)
+
+        def show(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
+            key = (multiply.node.name, multiply.operands.index(operand))
+            if key in see:
+                see[key](self._binding.without_padding(value.detach(), rows))
+            return value
+
+        stop = 1 + max((i for i, node in enumerate(self._steps) if node.name in names), default=-1)
+        with torch.no_grad():
+            self._walk(values, 0, stop, FLOAT_ROUNDING, operand=show)
 
     def differentiate(
         self, inputs: Inputs, loss: Callable[[Any], Tensor], layers: Iterable[str], *, once: bool = False
@@ -405,6 +426,8 @@ class Program:
                 if multiply is not None:
                     args = _with_operands(multiply, args, rounding, operand)
                 result = node.target(*args, **kwargs)  # type: ignore[operator]
+                if node.name in rounding.biases:
+                    result = result + rounding.biases[node.name]
                 grid = rounding.results.get(node.name)
             if made is not None:
                 made(node, result)

@@ -96,6 +96,18 @@ class Codes:
         return (self.codes * self.scales).to(self.codes.dtype)
 
 
+def run_length(format: Format, inputs: int) -> int:
+    """How many of a channel's `inputs` share a scale."""
+    size = format.group_size
+    if size is None or size >= inputs:
+        return inputs
+    if inputs % size:
+        raise PlanError(
+            f"format {format}: groups of {size} do not divide {inputs} inputs; use another group size"
+        )
+    return size
+
+
 def quantize_weight(weight: Tensor, layout: Layout, format: Format, rounding: str = "squant") -> Codes:
     """The codes of `weight` in `format`: one scale per output channel, or per group along its input.
 
@@ -105,13 +117,8 @@ def quantize_weight(weight: Tensor, layout: Layout, format: Format, rounding: st
     qmax = 2 ** (format.weight_bits - 1) - 1
     kernels = layout.to_kernels(weight.detach())
     channels, inputs, taps = kernels.shape
-    size = format.group_size
-    if size is not None and size < inputs:
-        if inputs % size:
-            raise PlanError(
-                f"format {format}: groups of {size} do not divide {inputs} inputs; use another group size"
-            )
-        kernels = kernels.reshape(channels * (inputs // size), size, taps)
+    size = run_length(format, inputs)
+    kernels = kernels.reshape(channels * (inputs // size), size, taps)
     wide = kernels.to(torch.promote_types(kernels.dtype, torch.float32))
     scales = (wide.abs().amax(dim=(1, 2), keepdim=True) / qmax).to(torch.float32)
     # An all-zero channel divides by one; so does one whose scale is too small for float32.

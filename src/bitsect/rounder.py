@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
+from .columns import channel_axis
 from .errors import PlanError
 from .folding import Folded
 from .integer import INTEGER_CONVOLUTIONS, IntegerLayer, IntegerSum, absorbed, has_integer_kernel
 from .operators import operator_name, through_reshapes
 from .program import Multiply, Operand, Program, Rounding
-from .quantizer import Codes, Grid, quantize_weight
-from .rounding import ROUNDINGS
+from .quantizer import Codes, Grid, Layout, quantize_weight
+from .rounding import GPTQ, ROUNDING_NAMES
 from .values import PAPER, Format, Placement, Plan, Range, Ranges
 
 KERNEL_BITS = 8  # what integer kernels hand on, whatever their operands are
+FITTED_BITS = 4  # weights of more bits lose too little for GPTQ to win it back: they round by SQuant
+
+
+@dataclass
+class Fitted:
+    """What GPTQ made of the weights of a program, by format."""
+
+    # By the value and its layout; None for a weight that cannot be fitted, which rounds by SQuant.
+    codes: dict[tuple[Node, Layout, Format], Codes | None] = field(default_factory=dict)
+    biases: dict[tuple[Node, Format], Tensor] = field(default_factory=dict)  # by multiply, per channel
 
 
 class Rounder:
-    """Turns plans into roundings of one program; every weight is rounded once per format."""
+    """Turns plans into roundings of one program; every weight is rounded once per format.
+
+    Where weights are rounded by GPTQ, `fitted` holds what was made of them in formats of few bits.
+    """
 
     def __init__(
         self,
@@ -30,12 +45,15 @@ class Rounder:
         ranges: Ranges | None = None,
         placement: Placement = PAPER,
         rounding: str = "squant",
+        fitted: Fitted | None = None,
     ) -> None:
-        if rounding not in ROUNDINGS:
-            raise PlanError(f"unknown rounding '{rounding}': use {' or '.join(ROUNDINGS)}")
+        if rounding not in ROUNDING_NAMES:
+            *most, last = ROUNDING_NAMES
+            raise PlanError(f"unknown rounding '{rounding}': use {', '.join(most)} or {last}")
         self.program, self.ranges, self.placement, self.rounding = program, ranges, placement, rounding
+        self.fitted = Fitted() if fitted is None else fitted
         self._layers = {layer.name for layer in program.layers}
-        self._weights: dict[tuple[Node, Format], Tensor] = {}
+        self._weights: dict[tuple[Node, Layout, Format], Tensor] = {}
         self._folded: dict[Node, Folded] = {}
         self._layers_in_integers: dict[tuple[Any, ...], IntegerLayer] = {}
 
@@ -52,7 +70,10 @@ class Rounder:
         results = self._results(chosen) if self.placement.outputs else {}
         weights: dict[tuple[str, int], Tensor] = {}
         inputs: dict[tuple[str, int], Grid] = {}
+        biases: dict[str, Tensor] = {}
         for multiply, format in chosen:
+            if (multiply.node, format) in self.fitted.biases:
+                biases[multiply.node.name] = self._bias(multiply, format)
             for position, operand in enumerate(multiply.operands):
                 key = (multiply.node.name, position)
                 if operand.layout is not None:
@@ -60,29 +81,48 @@ class Rounder:
                 elif format.activation_bits is not None:
                     inputs[key] = self._input_grid(operand, format.activation_bits, results)
         if not self.placement.outputs:
-            return Rounding(weights, inputs)
-        return Rounding(weights, inputs, results, *self._kernels(chosen, inputs, results))
+            return Rounding(weights, inputs, biases)
+        return Rounding(weights, inputs, biases, results, *self._kernels(chosen, inputs, results))
 
     def codes(self, layer: str, operand: Operand, format: Format) -> Codes:
         """The integer codes and scales of a weight."""
         assert operand.layout is not None
+        rounding = self.rounding
+        if is_fitted(rounding, format):
+            key = (operand.node, operand.layout, format)
+            if key not in self.fitted.codes:
+                raise PlanError(f"layer '{layer}' was not fitted in {format}: fit it to samples first")
+            made = self.fitted.codes[key]
+            if made is not None:
+                return made
         try:
             weight = self.program.constant(operand.node)
-            return quantize_weight(weight, operand.layout, format, self.rounding)
+            return quantize_weight(weight, operand.layout, format, "squant" if rounding == GPTQ else rounding)
         except PlanError as error:
             raise PlanError(f"layer '{layer}': {error}") from None
 
     def weight(self, layer: str, operand: Operand, format: Format) -> Tensor:
-        key = (operand.node, Format(format.weight_bits, None, format.group_size))
+        assert operand.layout is not None
+        by_bits = Format(format.weight_bits, None, format.group_size)
+        key = (operand.node, operand.layout, format if is_fitted(self.rounding, format) else by_bits)
         if key not in self._weights:
             self._weights[key] = self.codes(layer, operand, format).weight
         return self._weights[key]
 
-    def folded(self, multiply: Multiply) -> Folded:
-        """The layer's batch norm and bias in one."""
+    def _bias(self, multiply: Multiply, format: Format) -> Tensor:
+        """The bias that belongs to a fitted weight, as it is added to the product."""
+        made, axis = multiply.node.meta["val"], channel_axis(multiply)
+        shape = () if axis is None else (-1, *[1] * (-axis - 1))
+        return self.fitted.biases[multiply.node, format].to(self.program.device, made.dtype).reshape(shape)
+
+    def folded(self, multiply: Multiply, format: Format | None = None) -> Folded:
+        """The layer's batch norm and bias in one; with the bias of its fitted weight in `format`."""
         if multiply.node not in self._folded:
             self._folded[multiply.node] = Folded.of(self.program, multiply)
-        return self._folded[multiply.node]
+        folded = self._folded[multiply.node]
+        if format is None or (multiply.node, format) not in self.fitted.biases:
+            return folded
+        return folded.with_bias(self.fitted.biases[multiply.node, format].to(self.program.device))
 
     def grid(self, tensor: str, bits: int) -> Grid:
         # A runtime's 8-bit tensors saturate at −128: to stop at −127 would cost it a pass of its own.
@@ -156,16 +196,22 @@ class Rounder:
     def _integer_layer(
         self, multiply: Multiply, format: Format, input: Grid, output: Grid | None
     ) -> IntegerLayer:
-        weight, folded = multiply.weight, self.folded(multiply)
+        weight, folded = multiply.weight, self.folded(multiply, format)
         assert weight is not None
-        # Places of one weight and bias compute alike; batch norm belongs to its place.
-        place = (weight.node, folded.bias_node) if folded.factor is None else multiply.node
+        # Places of one weight and bias compute alike; batch norm and a fitted bias belong to their place.
+        alike = folded.factor is None and (multiply.node, format) not in self.fitted.biases
+        place = (weight.node, folded.bias_node) if alike else multiply.node
         key = (place, format, input, output)
         if key not in self._layers_in_integers:
             assert weight.layout is not None
             made = self.codes(multiply.layer, weight, format)
             self._layers_in_integers[key] = IntegerLayer.of(made, weight.layout, folded, input, output)
         return self._layers_in_integers[key]
+
+
+def is_fitted(rounding: str, format: Format) -> bool:
+    """Whether weights in `format` are fitted to the inputs of their layer."""
+    return rounding == GPTQ and format.weight_bits is not None and format.weight_bits <= FITTED_BITS
 
 
 def through_pooling(node: Node) -> Node:

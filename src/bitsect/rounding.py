@@ -47,6 +47,8 @@ def squant(y: Tensor, qmax: int) -> Tensor:
 
 
 ROUNDINGS: dict[str, Callable[[Tensor, int], Tensor]] = {"squant": squant, "nearest": nearest}
+GPTQ = "gptq"  # rounds a weight by what its layer reads, so that it is no function of the weight alone
+ROUNDING_NAMES = (*ROUNDINGS, GPTQ)
 
 
 def _double(y: Tensor) -> Tensor:

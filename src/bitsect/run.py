@@ -15,6 +15,7 @@ from .data import Samples, load_samples
 from .disk import fingerprint_json, reading
 from .errors import BitsectError
 from .evaluate import Evaluator
+from .fitting import Fitter, left_to_squant
 from .measure import (
     Context,
     exact_pairs,
@@ -27,8 +28,8 @@ from .measure import (
 from .metrics import Metric, Options
 from .program import Program
 from .progress import Progress
-from .rounder import Rounder
-from .rounding import ROUNDINGS
+from .rounder import Rounder, is_fitted
+from .rounding import GPTQ, ROUNDING_NAMES
 from .store import Folder, Journal
 from .tasks import Task
 from .trust import score
@@ -66,10 +67,12 @@ class Settings(_Given):
     batch_size: int = 64
     threads: int | None = None  # None: as many as torch takes
     embeddings: bool = False
+    refit: bool = True  # of gptq: weights are fitted to the rounded inputs
+    bias_correction: bool = True  # of gptq: a bias takes the mean error of each channel away
 
     def __post_init__(self) -> None:
         one_of("placement", self.placement, PLACEMENTS)
-        one_of("rounding", self.rounding, ROUNDINGS)
+        one_of("rounding", self.rounding, ROUNDING_NAMES)
         one_of("range", self.range, METHODS)
         one_of("sign", self.sign, (*SIGNS, None))
         if not is_number(self.percentile) or not 0 < self.percentile <= 100:
@@ -77,8 +80,9 @@ class Settings(_Given):
         for name, count in (("batch size", self.batch_size), ("threads", self.threads or 1)):
             if not is_number(count, int) or count < 1:
                 raise BitsectError(f"{name} {count} is not a whole number of at least 1")
-        if not isinstance(self.embeddings, bool):
-            raise BitsectError(f"embeddings {self.embeddings} is neither true nor false")
+        for name in ("embeddings", "refit", "bias_correction"):
+            if not isinstance(getattr(self, name), bool):
+                raise BitsectError(f"{name} {getattr(self, name)} is neither true nor false")
 
     def resolved(self) -> Settings:
         sign = self.sign or placement_named(self.placement).sign
@@ -208,14 +212,42 @@ class Run:
         return ranges
 
     def rounder(self, formats: Iterable[Format] = ()) -> Rounder:
-        """The rounder of this run's placement, with ranges for `formats`."""
+        """The rounder of this run's placement, with ranges and fitted weights for `formats`."""
+        formats = set(formats)
         ranges = self.ranges_for(formats)
         if self._rounder is None or self._rounder.ranges != ranges:
             placement = placement_named(self.settings.placement)
             self._rounder = Rounder(self.program, ranges, placement, self.settings.rounding)
+            self._fitted = set()
+        missing = {format for format in formats if is_fitted(self.settings.rounding, format)} - self._fitted
+        if missing:
+            self._fit(self._rounder, missing)
+            self._fitted |= missing
         return self._rounder
 
     _rounder: Rounder | None = None
+    _fitted: set[Format]
+
+    def _fit(self, rounder: Rounder, formats: Collection[Format]) -> None:
+        """Let `rounder` know what GPTQ makes of the weights in `formats`."""
+        settings = self.settings
+        weights = sum(layer.weight_shape is not None for layer in self.program.layers)
+        with self.progress.stage("gptq", weights * len(formats)) as advance:
+            fitter = Fitter(
+                rounder,
+                self.samples,
+                self.folder.journal("gptq"),
+                refit=settings.refit,
+                correct_bias=settings.bias_correction,
+                batch_size=settings.batch_size,
+                progress=advance,
+            )
+            fitter(formats)
+
+    @property
+    def left_to_squant(self) -> tuple[str, ...]:
+        """The layers whose weights round by SQuant although GPTQ was asked for."""
+        return left_to_squant(self.program) if self.settings.rounding == GPTQ else ()
 
     def evaluator(self, formats: Iterable[Format] | None = (), samples: Samples | None = None) -> Evaluator:
         """Judges plans on this run's samples, or on others under the same rounding.

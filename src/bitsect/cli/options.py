@@ -88,9 +88,21 @@ class Opening:
     placement: Annotated[
         str | None, _option(ROUNDING, "Where values are rounded: paper (default) or onnxruntime.")
     ] = None
-    rounding: Annotated[str | None, _option(ROUNDING, "How weights round: squant (default) or nearest.")] = (
-        None
-    )
+    rounding: Annotated[
+        str | None, _option(ROUNDING, "How weights round: squant (default), nearest or gptq.")
+    ] = None
+    refit: Annotated[
+        bool | None,
+        _option(ROUNDING, "With gptq: fit weights to the rounded inputs; default.", "--refit/--no-refit"),
+    ] = None
+    bias_correction: Annotated[
+        bool | None,
+        _option(
+            ROUNDING,
+            "With gptq: correct the mean error of each channel by a bias; default.",
+            "--bias-correction/--no-bias-correction",
+        ),
+    ] = None
     range: Annotated[
         str | None, _option(ROUNDING, "How ranges are set: percentile (default), mse or max.")
     ] = None
@@ -118,7 +130,17 @@ class Opening:
 
     def arguments(self) -> dict[str, Any]:
         """As `open_run` takes them, the samples themselves left out."""
-        chosen = ("placement", "rounding", "range", "percentile", "sign", "batch_size", "threads")
+        chosen = (
+            "placement",
+            "rounding",
+            "refit",
+            "bias_correction",
+            "range",
+            "percentile",
+            "sign",
+            "batch_size",
+            "threads",
+        )
         pixels = {"mean": _per_channel(self.mean), "std": _per_channel(self.std), "scale": self.scale}
         return {
             "draw": self.samples,
