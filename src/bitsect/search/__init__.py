@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from .bisection import bisection
 from .constraints import pinned
+from .frontier import Frontier, frontier
 from .literal import literal
 from .problem import Found, Judge, Problem, high_to_low
 from .progressive import progressive
@@ -14,8 +15,9 @@ Search = Callable[[Problem], Found]
 
 SEARCHES: dict[str, Search] = {
     "bisection": bisection,
+    "frontier": frontier,
     "literal": literal,
     "progressive": progressive,
 }
 
-__all__ = ["SEARCHES", "Found", "Judge", "Problem", "Search", "high_to_low", "pinned"]
+__all__ = ["SEARCHES", "Found", "Frontier", "Judge", "Problem", "Search", "high_to_low", "pinned"]

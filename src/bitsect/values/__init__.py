@@ -1,6 +1,8 @@
 """The nouns of bitsect: frozen values with their JSON, free of torch."""
 
 from .cost import Cost, megabytes
+from .costs import Costs
+from .damage import Damage
 from .evaluation import Evaluation
 from .format import FLOAT, INT4, INT8, Format
 from .latency_table import LatencyTable
@@ -20,6 +22,8 @@ __all__ = [
     "PAPER",
     "PLACEMENTS",
     "Cost",
+    "Costs",
+    "Damage",
     "Evaluation",
     "Format",
     "LatencyTable",
