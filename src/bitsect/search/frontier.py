@@ -128,25 +128,24 @@ class Frontier:
         return [self._asked[plan] for plan in dict.fromkeys((self.best, nearest))]
 
     def _most_promising(self, base: Whole) -> tuple[float, Whole, Whole | None]:
-        """The plan one or two moves from `base`, cheaper than the best, with the most saving to be expected."""
+        """The plan one or two moves from `base`, cheaper than the best, from which most is to be expected."""
         trails = self._trails
         moves, room = trails.moves(base), self._price - trails.price(base)
         every = np.arange(len(moves.layer))
-        damage = moves.damage[:, None] + moves.damage + trails.together(base, moves, every, every)
+        damage = moves.damage[:, None] + moves.damage + trails.together(base, moves, every)
         cost = moves.cost[:, None] + moves.cost
         # On the diagonal stand the single moves; two moves of one layer are none.
         damage[every, every], cost[every, every] = moves.damage, moves.cost
-        worth = self._worth(trails.predicted(base) + damage, room - cost)
+        worth = np.triu(self._worth(trails.predicted(base) + damage, room - cost))
         worth[(moves.layer[:, None] == moves.layer) & ~np.eye(len(every), dtype=bool)] = 0.0
-        for place in np.argsort(-np.triu(worth), axis=None, kind="stable"):
-            first, second = np.unravel_index(place, worth.shape)
-            if worth[first, second] <= 0:
-                break
+        while worth.max(initial=0.0) > 0:
+            first, second = np.unravel_index(worth.argmax(), worth.shape)
             trial = base.copy()
             for move in (first, second):
                 trial[moves.layer[move]] = moves.rung[move]
             if trails.price(trial) < self._price and trails.plan(trial) not in self.trials.evaluated:
                 return float(worth[first, second]), base, trial
+            worth[first, second] = 0.0
         return 0.0, base, None
 
     def _worth(self, damage: Numbers, saved: Numbers) -> Numbers:

@@ -6,9 +6,8 @@ kept up to date: all moves of all layers are weighed at once, without asking abo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +51,6 @@ class Trails:
         self.ladders = [problem.ladders[name] for name in self.names]
         self.damage = problem.damage or ordered_damage(problem)
         self.costs = problem.costs or Costs.bits(problem.ladders)
-        self.weight = np.ones(len(self.damage.changes) + 1)  # corrections of the moves of the outputs
         none = len(self.damage.changes)  # the row of a layer in float: no damage
         pairs = [(i, r) for i, ladder in enumerate(self.ladders) for r in range(len(ladder))]
         self._layer, self._rung = (np.array([p[k] for p in pairs], dtype=np.int64) for k in (0, 1))
@@ -70,7 +68,7 @@ class Trails:
         known = {name: i for i, name in enumerate(self.names)}
         edges = [(known[a], known[b]) for a, b in self.costs.neighbours] if self._change.any() else []
         self._before, self._after = (np.array([e[k] for e in edges], dtype=np.int64) for k in (0, 1))
-        self._gram = np.pad(self.damage.gram.astype(np.float64), ((0, 1), (0, 1)))
+        self._gram = np.pad(self.damage.gram.astype(np.float64), ((0, 1), (0, 1)))  # as corrected
 
     # One plan
 
@@ -85,8 +83,7 @@ class Trails:
 
     def predicted(self, at: Whole) -> float:
         rows = self._rows(at)
-        weight = self.weight[rows]
-        return float(weight @ self._gram[np.ix_(rows, rows)] @ weight)
+        return float(self._gram[rows][:, rows].sum())
 
     def price(self, at: Whole) -> float:
         layers = np.arange(len(at))
@@ -96,33 +93,28 @@ class Trails:
 
     def correct(self, layer: int, rung: int, factor: float) -> None:
         """Take the damage of a layer on a rung for `factor` times what was predicted so far."""
-        self.weight[self._row[layer, rung]] *= factor**0.5
+        row = self._row[layer, rung]
+        self._gram[row] *= factor**0.5
+        self._gram[:, row] *= factor**0.5
 
     # One move, or two at once
 
-    def moves(self, at: Whole) -> Moves:
-        """All moves of single layers from the plan `at`."""
-        layer, rung = self._layer, self._rung
-        old, new = self._rows(at)[layer], self._row[layer, rung]
-        weight = self.weight
-        pull = weight * (self._gram[:, self._rows(at)] @ weight[self._rows(at)])  # half the gradient
-        own = self._gram.diagonal() * weight**2
-        damage = 2 * (pull[new] - pull[old]) + own[new] + own[old]
-        damage -= 2 * self._gram[old, new] * weight[old] * weight[new]
+    def moves(self, at: Whole, pull: Numbers | None = None) -> Moves:
+        """All moves of single layers from the plan `at`, whose Σ of rows of the Gram matrix is `pull`."""
+        layer, rung, gram, own = self._layer, self._rung, self._gram, self._gram.diagonal()
+        rows = self._rows(at)
+        old, new = rows[layer], self._row[layer, rung]
+        pull = gram[rows].sum(axis=0) if pull is None else pull
+        damage = 2 * (pull[new] - pull[old] - gram[old, new]) + own[new] + own[old]
         cost = self._cost[layer, rung] - self._cost[layer, at[layer]] + self._changes(at)
         other = rung != at[layer]
         return Moves(layer[other], rung[other], damage[other], cost[other])
 
-    def together(self, at: Whole, moves: Moves, first: Whole, second: Whole) -> Numbers:
-        """What each two moves add to their damages when both are made, [first, second]."""
-        rows = self._rows(at)
-        new, old = self._row[moves.layer, moves.rung], rows[moves.layer]
-
-        def block(a: Whole, b: Whole) -> Any:
-            return self._gram[np.ix_(a, b)] * np.outer(self.weight[a], self.weight[b])
-
-        a, b, c, d = new[first], old[first], new[second], old[second]
-        return np.asarray(2 * (block(a, c) - block(b, c) - block(a, d) + block(b, d)))
+    def together(self, at: Whole, moves: Moves, second: Whole) -> Numbers:
+        """What every move and each move of `second` add to their damages when both are made."""
+        new, old = self._row[moves.layer, moves.rung], self._rows(at)[moves.layer]
+        moved = 2 * (self._gram[new] - self._gram[old])
+        return np.asarray(moved[:, new[second]] - moved[:, old[second]])
 
     def _rows(self, at: Whole) -> Whole:
         return self._row[np.arange(len(at)), at]
@@ -142,25 +134,28 @@ class Trails:
     # Many
 
     def down(self, at: Whole) -> list[Whole]:
-        """The plans from `at` to the cheapest, each the best single saving after the one before."""
+        """The plans from `at` to the cheapest, each by the best move after the one before."""
         trail = [at]
         least = TINY * max(1.0, abs(self.price(at)))
+        pull = self._gram[self._rows(at)].sum(axis=0)
         while True:
-            moves = self.moves(at)
+            moves = self.moves(at, pull)
             saving = moves.cost < -least
             if saving.any():
                 rate = np.where(saving, moves.damage / np.where(saving, -moves.cost, 1.0), np.inf)
                 best = int(rate.argmin())
-                at = _moved(at, moves, best)
-            else:
-                run = self._best_run(at, least)
-                if run is None:
-                    return trail
+                layer = moves.layer[best]
+                before, at = self._row[layer, at[layer]], _moved(at, moves, best)
+                pull = pull + self._gram[self._row[layer, at[layer]]] - self._gram[before]
+            elif (run := self._best_run(at, least)) is not None:
                 at = run
+                pull = self._gram[self._rows(at)].sum(axis=0)
+            else:
+                return trail
             trail.append(at)
 
     def _best_run(self, at: Whole, least: float) -> Whole | None:
-        """The best saving of a run of layers that take one format together: borders can forbid single ones."""
+        """The best saving of a run of layers in one format, where borders make single ones dearer."""
         if not len(self._before):
             return None
         price, damage = self.price(at), self.predicted(at)
@@ -183,29 +178,25 @@ class Trails:
         return None if best is None else best[1]
 
     def polished(self, at: Whole) -> Whole:
-        """A plan that costs no more than `at` and has less damage, by exchanging one move for another."""
-        least = TINY * max(1.0, abs(self.price(at)))
+        """A plan that costs no more than `at` and has the least damage that exchanging moves leads to."""
+        price = self.price(at)
+        least = TINY * max(1.0, abs(price))
         for _ in range(SWAPS):
-            moves = self.moves(at)
-            up, down = (np.flatnonzero(side) for side in (moves.damage < 0, moves.cost < 0))
-            if not len(up):
+            moves, now = self.moves(at), self.predicted(at)
+            down = np.flatnonzero(moves.cost < 0)
+            damage = moves.damage[:, None] + moves.damage[down] + self.together(at, moves, down)
+            cost = moves.cost[:, None] + moves.cost[down]
+            damage[(cost > least) | (moves.layer[:, None] == moves.layer[down])] = 0.0
+            alone = np.where(moves.cost <= least, moves.damage, 0.0)
+            if alone.min(initial=0.0) <= damage.min(initial=0.0):
+                better = _moved(at, moves, int(alone.argmin())) if len(alone) else at
+            else:
+                i, j = np.unravel_index(damage.argmin(), damage.shape)
+                better = _moved(_moved(at, moves, int(i)), moves, int(down[j]))
+            # Borders that two moved layers share are counted only here.
+            if self.price(better) > price + least or self.predicted(better) >= now * (1 - 1e-9):
                 return at
-            both = moves.damage[up][:, None] + moves.damage[down] + self.together(at, moves, up, down)
-            cost = moves.cost[up][:, None] + moves.cost[down]
-            both[(cost > least) | (moves.layer[up][:, None] == moves.layer[down])] = 0.0
-            free = np.where(moves.cost[up] <= least, moves.damage[up], 0.0)
-            now = self.predicted(at)
-            gain = min(both.min(initial=0.0), free.min(initial=0.0))
-            if gain >= -1e-9 * now:
-                return at
-            if free.min(initial=0.0) == gain:
-                at = _moved(at, moves, int(up[free.argmin()]))
-                continue
-            i, j = np.unravel_index(both.argmin(), both.shape)
-            swapped = _moved(_moved(at, moves, int(up[i])), moves, int(down[j]))
-            if self.price(swapped) > self.price(at) + least or self.predicted(swapped) >= now:
-                return at  # the two layers share a border
-            at = swapped
+            at = better
         return at
 
 
@@ -215,14 +206,14 @@ def trail(problem: Problem) -> list[Point]:
     return thinned(trails, trails.down(trails.rungs(problem.start)))
 
 
-def thinned(trails: Trails, plans: Iterable[Whole]) -> list[Point]:
+def thinned(trails: Trails, plans: Sequence[Whole]) -> list[Point]:
     """The first of `plans`, then those for which no other costs as little with as little damage."""
-    points = [trails.point(at) for at in plans]
-    kept: list[Point] = []
-    for point in sorted(points[1:], key=lambda point: (point.cost, point.damage)):
-        if point.cost < points[0].cost and (not kept or point.damage < kept[-1].damage):
+    points = [(trails.price(at), trails.predicted(at), k) for k, at in enumerate(plans)]
+    kept: list[tuple[float, float, int]] = []
+    for point in sorted(points[1:]):
+        if point[0] < points[0][0] and (not kept or point[1] < kept[-1][1]):
             kept.append(point)
-    return [points[0], *reversed(kept)]
+    return [Point(trails.plan(plans[k]), damage, cost) for cost, damage, k in (points[0], *reversed(kept))]
 
 
 def ordered_damage(problem: Problem) -> Damage:

@@ -36,4 +36,6 @@ class Costs:
     @classmethod
     def bits(cls, ladders: Mapping[str, tuple[Format, ...]]) -> Costs:
         """Bits of weights and activations, each layer counting alike: for want of anything better."""
-        return cls({name: {f: float(f.stored_bits + f.compute_bits) for f in ladders[name]} for name in ladders})
+        return cls(
+            {name: {f: float(f.stored_bits + f.compute_bits) for f in ladders[name]} for name in ladders}
+        )
