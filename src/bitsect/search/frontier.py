@@ -164,12 +164,15 @@ class Frontier:
         return known is None or known.reaches(self.problem.threshold) is True  # float is not asked about
 
     def _explain(self) -> None:
-        """Say in the reason what came of it."""
-        ladders = self.problem.ladders
+        """Say in the reason how many layers went down to each format, of those on the rung above it."""
         assert self.best is not None
+        rung = {name: ladder.index(self.best[name]) for name, ladder in self.problem.ladders.items()}
         for format in self.problem.formats:
-            open_to = [name for name, ladder in ladders.items() if format in ladder[1:]]
-            self.trials.note(format, sum(self.best[name] == format for name in open_to), len(open_to))
+            down = {
+                n: ladder.index(format) for n, ladder in self.problem.ladders.items() if format in ladder[1:]
+            }
+            taken = sum(rung[name] >= place for name, place in down.items())
+            self.trials.note(format, taken, sum(rung[name] >= place - 1 for name, place in down.items()))
 
 
 def _chance(margin: Numbers) -> Numbers:

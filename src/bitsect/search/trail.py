@@ -64,7 +64,8 @@ class Trails:
             self._row[i, r] = none if row is None else row
             self._cost[i, r] = self.costs.of(self.names[i], format)
             self._format[i, r] = formats.index(format)
-        self._change = np.array([[self.costs.change.get((a, b), 0.0) for b in formats] for a in formats])
+        change = [self.costs.change.get((a, b), 0.0) for a in formats for b in formats]
+        self._change = np.array(change, dtype=np.float64).reshape(len(formats), len(formats))
         known = {name: i for i, name in enumerate(self.names)}
         edges = [(known[a], known[b]) for a, b in self.costs.neighbours] if self._change.any() else []
         self._before, self._after = (np.array([e[k] for e in edges], dtype=np.int64) for k in (0, 1))
