@@ -186,7 +186,7 @@ def test_one_layer_can_take_every_format_or_none(name: str) -> None:
         assert found.plan["layer0"] == expected
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("name", ["bisection", "progressive"])
 def test_reasons_read_as_sentences(name: str) -> None:
     def reason(int8: int, int4: int) -> str:
         return SEARCHES[name](problem(20, counting(int8, int4))[0]).reason

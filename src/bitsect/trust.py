@@ -61,9 +61,7 @@ def score(
             spread = replicated(lambda n, rng: resampled(n, rng, bootstrap)).std(axis=1, ddof=1)
             standard_error = tuple(spread.tolist())
         if len(values) >= 2:
-            halves = replicated(lambda n, rng: halved(n, rng, SPLITS))
-            pairs = zip(halves[:, :SPLITS].T, halves[:, SPLITS:].T, strict=True)
-            split_half = float(np.mean([spearman(one, other) for one, other in pairs]))
+            split_half = _agreement(replicated(lambda n, rng: halved(n, rng, SPLITS)))
     return Scores(
         metric.name,
         format,
@@ -74,6 +72,19 @@ def score(
         **draws,
         probing=measured.probing if "probes" in draws else None,
     )
+
+
+def halves_agree(rows: Array, seed: int = 0) -> float | None:
+    """The `split_half` of scores that are plain means of their rows [L, draws]."""
+    if min(rows.shape) < 2:
+        return None
+    return _agreement(rows @ halved(rows.shape[1], np.random.default_rng([seed, False]), SPLITS))
+
+
+def _agreement(halves: Array) -> float:
+    """The mean Spearman correlation of column k and column k + SPLITS."""
+    pairs = zip(halves[:, :SPLITS].T, halves[:, SPLITS:].T, strict=True)
+    return float(np.mean([spearman(one, other) for one, other in pairs]))
 
 
 def resampled(draws: int, rng: np.random.Generator, count: int) -> Array:

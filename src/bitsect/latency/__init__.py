@@ -1,7 +1,7 @@
 """How long plans take: tables of latencies, costs of plans, budgets. Numbers only, no torch."""
 
 from .budget import Budget
-from .costs import bit_operations, cost, describe, faster_formats, latency_ms
+from .costs import bit_operations, cost, cost_table, describe, faster_formats, latency_ms
 from .cutlass import import_cutlass
 from .tables import TABLES, latency_table
 
@@ -10,6 +10,7 @@ __all__ = [
     "Budget",
     "bit_operations",
     "cost",
+    "cost_table",
     "describe",
     "faster_formats",
     "import_cutlass",

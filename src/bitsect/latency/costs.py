@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..errors import BitsectError
-from ..values import FLOAT, INT4, INT8, Cost, Format, LatencyTable, Layer, Plan
+from ..values import FLOAT, INT4, INT8, Cost, Costs, Format, LatencyTable, Layer, Plan
 from ..values.format import FLOAT_BITS
 
 
@@ -34,14 +34,39 @@ def latency_ms(plan: Mapping[str, Format], layers: Sequence[Layer], table: Laten
     return multiplies + sum(table.change_ms(before, after) for before, after in pairwise(formats))
 
 
+def cost_table(
+    layers: Sequence[Layer],
+    allowed: Mapping[str, Sequence[Format]],
+    table: LatencyTable | None,
+    objective: str,
+) -> Costs:
+    """What a search adds up: milliseconds, bytes, or bit operations where latency has no table."""
+    if objective == "size":
+        return Costs(
+            {
+                layer.name: {f: layer.weights * f.stored_bits / 8 for f in allowed[layer.name]}
+                for layer in layers
+            }
+        )
+    if table is None:
+        return Costs(
+            {layer.name: {f: float(_operations(layer, f)) for f in allowed[layer.name]} for layer in layers}
+        )
+    formats = dict.fromkeys(format for layer in layers for format in allowed[layer.name])
+    return Costs(
+        {layer.name: {f: table.ms(layer, f) for f in allowed[layer.name]} for layer in layers},
+        {(a, b): ms for a in formats for b in formats if (ms := table.change_ms(a, b))},
+        tuple((before.name, after.name) for before, after in pairwise(layers)),
+    )
+
+
 def bit_operations(plan: Mapping[str, Format], layers: Iterable[Layer]) -> int:
     """Σ multiply-adds · weight bits · activation bits, where float counts 16."""
-    return sum(
-        layer.macs
-        * (plan[layer.name].weight_bits or FLOAT_BITS)
-        * (plan[layer.name].activation_bits or FLOAT_BITS)
-        for layer in layers
-    )
+    return sum(_operations(layer, plan[layer.name]) for layer in layers)
+
+
+def _operations(layer: Layer, format: Format) -> int:
+    return layer.macs * (format.weight_bits or FLOAT_BITS) * (format.activation_bits or FLOAT_BITS)
 
 
 def faster_formats(

@@ -64,7 +64,7 @@ class Context:
 
 def float_leaves(outputs: Any) -> list[Tensor]:
     """The floating-point tensors among the outputs, at least in float32."""
-    return [_wide(leaf) for leaf in own_leaves(outputs)]
+    return [wide(leaf) for leaf in own_leaves(outputs)]
 
 
 def own_leaves(outputs: Any) -> list[Tensor]:
@@ -91,5 +91,6 @@ def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
-def _wide(leaf: Tensor) -> Tensor:
+def wide(leaf: Tensor) -> Tensor:
+    """`leaf` at least in float32."""
     return leaf.to(torch.promote_types(leaf.dtype, torch.float32))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from .bisection import bisection
 from .constraints import pinned
+from .frontier import Frontier, frontier
 from .literal import literal
 from .problem import Found, Judge, Problem, high_to_low, uniform_plan
 from .progressive import progressive
@@ -14,8 +15,19 @@ Search = Callable[[Problem], Found]
 
 SEARCHES: dict[str, Search] = {
     "bisection": bisection,
+    "frontier": frontier,
     "literal": literal,
     "progressive": progressive,
 }
 
-__all__ = ["SEARCHES", "Found", "Judge", "Problem", "Search", "high_to_low", "pinned", "uniform_plan"]
+__all__ = [
+    "SEARCHES",
+    "Found",
+    "Frontier",
+    "Judge",
+    "Problem",
+    "Search",
+    "high_to_low",
+    "pinned",
+    "uniform_plan",
+]

@@ -3,6 +3,7 @@
 Costs need no evaluation, so the plans worth asking about are found first: with the f most sensitive
 layers kept at their highest, the fewest of the others, in rising order of sensitivity, go down the
 ladder until the budget fits. A few of these plans, from f = 0 to the largest that fits, are judged.
+With a predicted damage they are instead those of the trail that fit and have the least of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from ..errors import TargetError
 from ..values import Plan
 from .problem import Found, Problem, Trials
+from .trail import Trails
 
 CANDIDATES = 12  # plans judged at most, besides those that were asked about before
 
@@ -29,11 +31,22 @@ def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) 
     if excess(problem.start) <= 0:
         trials.steps.append("every layer at its highest is within the budget")
         return trials.found(problem.start)
-    candidates = _spread(_fitting(problem, excess))
+    candidates = _predicted(problem, excess) or _spread(_fitting(problem, excess))
     candidates += [plan for plan in asked if plan not in candidates and excess(plan) <= 0]
     best = max(candidates, key=lambda plan: (trials.complete(plan).exact, -excess(plan)))
     trials.steps.append(f"{_counts(best)}: the most accurate within the budget, of {len(candidates)} judged")
     return trials.found(best)
+
+
+def _predicted(problem: Problem, excess: Excess) -> list[Plan]:
+    """The plans that fit with the least damage, if one is predicted, and what exchanges make of them."""
+    if problem.damage is None:
+        return []
+    trails = Trails(problem)
+    fitting = [at for at in trails.down(trails.rungs(problem.start)) if excess(trails.plan(at)) <= 0]
+    fitting = sorted(fitting, key=trails.predicted)[: CANDIDATES // 2]
+    plans = dict.fromkeys(trails.plan(at) for first in fitting for at in (trails.polished(first), first))
+    return [plan for plan in plans if excess(plan) <= 0]
 
 
 def _fitting(problem: Problem, excess: Excess) -> list[Plan]:

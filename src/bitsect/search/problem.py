@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Protocol
 
 from ..errors import BitsectError, PlanError, TargetError
-from ..values import FLOAT, Evaluation, Format, Layer, Plan
+from ..values import FLOAT, Costs, Damage, Evaluation, Format, Layer, Plan
 
 NAMED = 5  # layers that an error names before it counts the rest
 
@@ -38,6 +38,8 @@ class Problem:
     order: Callable[[Format], Sequence[str]]  # layers by rising sensitivity to the step to this format
     threshold: Fraction
     judge: Judge
+    damage: Damage | None = None  # predicted, of any plan; the searches by order do without
+    costs: Costs | None = None  # None: every layer's bits count alike
 
     def __post_init__(self) -> None:
         for layer in self.layers:
@@ -62,6 +64,11 @@ class Problem:
     def uniform(self, format: Format) -> Plan:
         """Every layer in `format`; where that is not allowed, on the rung above it, else on its top rung."""
         return uniform_plan(self.ladders, format)
+
+    @property
+    def changes(self) -> tuple[tuple[str, Format], ...]:
+        """Every layer in every format that rounds it: what `damage` must have been measured for."""
+        return tuple((name, f) for name, ladder in self.ladders.items() for f in ladder if not f.is_float)
 
     @property
     def bound(self) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from .comparison import Comparison
 from .cost import Cost, megabytes
+from .costs import Costs
+from .damage import Damage
 from .evaluation import Evaluation
 from .format import FLOAT, INT4, INT8, Format
 from .latency_table import LatencyTable
@@ -22,6 +24,8 @@ __all__ = [
     "PLACEMENTS",
     "Comparison",
     "Cost",
+    "Costs",
+    "Damage",
     "Evaluation",
     "Format",
     "LatencyTable",

@@ -1,0 +1,175 @@
+"""Damage: how single layers move the outputs, and how their moves add up.
+
+    d_c = outputs(only layer i in format f) − outputs(float),   c = (i, f)
+    G[c, c'] = mean over samples of d_cᵀ M d_c'
+
+For logits M = ½ (diag p − p pᵀ) with p = softmax(float logits / T): dᵀ M d is T² times the divergence
+KL(float ‖ float + d) at temperature T, to second order. T = ∞ makes p uniform, and dᵀ M d the squared
+length of the centred move over twice the number of classes: confident samples count as much as others.
+For other outputs dᵀ M d is the squared error over the mean square of the output.
+
+One part-pass per change, from the float state before its layer. Only the small matrix G is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from ..errors import BitsectError
+from ..evaluate import Arrays, Done
+from ..tasks import logits
+from ..trust import halves_agree
+from ..values import Damage, Format
+from ..values.damage import Change
+from .context import Context, Progress, silent, wide
+
+TEMPERATURE = math.inf
+MEMORY_BYTES = 256e6  # what the moves of one batch may take
+CLASSIFICATION = ("classification", "classification-top5")  # tasks whose outputs are logits by definition
+
+
+def output_damage(
+    context: Context,
+    changes: Sequence[Change],
+    done: Done,
+    *,
+    temperature: float = TEMPERATURE,
+    progress: Progress = silent,
+) -> Damage:
+    """The damage of every plan that is made of `changes`; `done` gets a piece for each batch."""
+    changes = tuple(changes)
+    name = _fingerprint(changes, temperature)
+    pieces = []
+    for start in context.starts():
+        key = f"{name}/{start}"
+        if key not in done:
+            done[key] = _piece(context, changes, start, temperature)
+        pieces.append(done[key])
+        progress(1)
+    single = np.concatenate([piece["single"] for piece in pieces], axis=1)
+    gram = sum(piece["gram"] for piece in pieces) / single.shape[1]
+    return Damage(
+        changes,
+        (gram + gram.T) / 2,
+        _words(temperature),
+        single.shape[1],
+        _agreement(changes, single),
+    )
+
+
+def _fingerprint(changes: Sequence[Change], temperature: float) -> str:
+    text = "\n".join(f"{layer}\t{format}" for layer, format in changes)
+    return hashlib.sha256(f"{temperature}\n{text}".encode()).hexdigest()[:16]
+
+
+def _words(temperature: float) -> str:
+    return "squared output error" if math.isinf(temperature) else f"KL at temperature {temperature:g}"
+
+
+def _agreement(changes: Sequence[Change], single: np.ndarray[Any, Any]) -> float | None:
+    """How far two halves of the samples order the layers alike, in the format where they least do."""
+    formats = dict.fromkeys(format for _, format in changes)
+    found = [halves_agree(single[[f == format for _, f in changes]]) for format in formats]
+    return min((value for value in found if value is not None), default=None)
+
+
+def _piece(context: Context, changes: Sequence[Change], start: int, temperature: float) -> Arrays:
+    """G summed over the samples of a batch, and the damage of each change on each sample."""
+    evaluator, program = context.evaluator, context.program
+    inputs = evaluator.samples.inputs(slice(start, start + evaluator.batch_size))
+    rows_of: dict[str, list[tuple[int, Format]]] = {}
+    for row, (layer, format) in enumerate(changes):
+        rows_of.setdefault(layer, []).append((row, format))
+    outputs, states = program.run_keeping(inputs, rows_of)
+    context.check(inputs, outputs)
+    samples = min(evaluator.batch_size, len(evaluator.samples) - start)
+    compare = _Comparison(evaluator.task.name, outputs, samples, temperature, len(changes), start)
+    moves = torch.empty(len(changes), samples, compare.kept)
+    single = np.empty((len(changes), samples))
+    for layer in [name for name in context.layers if name in rows_of]:
+        state = states.pop(layer)
+        for row, format in rows_of[layer]:
+            rounding = context.rounding(format, layer)
+            alone, _ = program.run_from(layer, state, rounding)
+            context.check(inputs, alone, rounding)
+            move = compare(alone)
+            single[row] = move.double().square().sum(1).numpy()
+            moves[row] = compare.sketched(move)
+    return {"gram": _gram(moves), "single": single}
+
+
+def _gram(moves: Tensor) -> np.ndarray[Any, Any]:
+    """Σ over samples of the inner products of the moves [C, samples, width], in float64."""
+    total = torch.zeros(len(moves), len(moves), dtype=torch.float64)
+    for sample in moves.unbind(1):
+        total += sample.double() @ sample.double().T
+    return total.numpy()
+
+
+class _Comparison:
+    """Outputs as moves from the float outputs, scaled so that their squared length is the damage."""
+
+    def __init__(
+        self, task: str, outputs: Any, samples: int, temperature: float, changes: int, seed: int
+    ) -> None:
+        self._task, self._samples, self._temperature = task, samples, temperature
+        self._base = self._parts(outputs)
+        width = sum(leaf[0].numel() for leaf, _ in self._base)
+        if not width:
+            raise BitsectError("the network has no floating-point output whose damage could be measured")
+        # Where the moves of all changes do not fit, each is kept as random sums of its entries: inner
+        # products stay right in the mean, and hundreds of samples average out the rest.
+        self.kept = min(width, max(64, int(MEMORY_BYTES / 4 / changes / samples)))
+        generator = torch.Generator().manual_seed(seed)
+        self._bucket = torch.randint(self.kept, (width,), generator=generator)
+        self._sign = torch.randint(2, (width,), generator=generator).float() * 2 - 1
+
+    def __call__(self, outputs: Any) -> Tensor:
+        """The scaled move [samples, width] to `outputs`."""
+        moved = zip(self._parts(outputs), self._base, strict=True)
+        return torch.cat([self._scaled(new - old, old, soft) for (new, _), (old, soft) in moved], 1).cpu()
+
+    def sketched(self, move: Tensor) -> Tensor:
+        if self.kept == move.shape[1]:
+            return move
+        return torch.zeros(self._samples, self.kept).index_add_(1, self._bucket, move * self._sign)
+
+    def _scaled(self, move: Tensor, base: Tensor, soft: bool) -> Tensor:
+        if not soft:
+            power = float(base.double().square().mean()) * base[0].numel()
+            return (move / math.sqrt(power or 1.0)).reshape(self._samples, -1).float()
+        classes = base.shape[-1]
+        p = (base / self._temperature).softmax(-1)
+        positions = base[0].numel() // classes  # a sentence counts as much as its mean token
+        centred = move - (p * move).sum(-1, keepdim=True)
+        return ((p / 2 / positions).sqrt() * centred).reshape(self._samples, -1).float()
+
+    def _parts(self, outputs: Any) -> list[tuple[Tensor, bool]]:
+        """The tensors that are compared, and whether each holds logits along its last axis.
+
+        Logits are what classification reads, or what a network calls so; without either, all outputs
+        count and none is taken for logits.
+        """
+        if self._task in CLASSIFICATION:
+            found = [("logits", logits(outputs))]
+        else:
+            paths, _ = pytree.tree_flatten_with_path(outputs)
+            found = [
+                (pytree.keystr(path), leaf)
+                for path, leaf in paths
+                if isinstance(leaf, Tensor)
+                and leaf.is_floating_point()
+                and leaf.shape[:1] == (self._samples,)
+            ]
+            found = [(name, leaf) for name, leaf in found if "logits" in name] or found
+        return [
+            (wide(leaf), "logits" in name and leaf.ndim > 1 and leaf.shape[-1] > 1) for name, leaf in found
+        ]
