@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -268,8 +267,7 @@ def evaluate_file(
     """
     one_of("runtime", runtime, RUNTIMES)
     model = RUNTIMES[runtime](path, threads=threads)
-    options = data_options or json.loads(model.metadata.get("bitsect.pixels", "{}"))
-    loaded = load_samples(samples, samples=draw, seed=seed, **options)
+    loaded = load_samples(samples, samples=draw, seed=seed, **(data_options or model.pixels))
     with (progress or Progress()).stage("evaluate", len(loaded)) as advance:
         judge = task_named(task or "classification")
         return run_onnx(model, loaded, judge, batch_size=batch_size, progress=advance)
@@ -355,8 +353,6 @@ def _search(
         except TargetError as error:
             pins = [f"--keep {pin}" for pin in keep if FLOAT.name not in pin.rpartition("=")[2]]
             raise TargetError(": ".join([*pins, str(error)])) from None
-        if not isinstance(found, Found):
-            raise BitsectError(f"the search returned a {type(found).__name__}: expected a Found")
     if limits is None or (found is not None and limits.fits(cost(found.plan, problem.layers, table))):
         assert found is not None
         return found

@@ -1,4 +1,4 @@
-"""Files that others wrote: read within bounds, and whatever is wrong with one becomes a single clear error."""
+"""Files that others wrote: read within bounds, and whatever is wrong with one becomes one clear error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reading(
     >>> with reading("plan.json", what="plan"):
     ...     {}["layers"]
     Traceback (most recent call last):
-    bitsect.errors.BitsectError: plan.json: not a readable plan (KeyError: 'layers'): write it again
+    bitsect.errors.BitsectError: plan.json: not a plan, or a damaged one (KeyError: 'layers'): write it again
     """
     try:
         yield
@@ -40,15 +40,15 @@ def reading(
     except FileNotFoundError:
         raise error(f"{path}: {missing or f'no such {what}'}") from None
     except UnicodeDecodeError as cause:
-        raise error(f"{path}: cannot be read as text: {cause.reason} at byte {cause.start}: {way_out}") from None
-    except OSError as cause:
-        raise error(f"{path}: cannot be read: {cause.strerror or first_line(cause)}") from None
+        raise error(f"{path}: cannot be read as {what}: byte {cause.start} is no text: {way_out}") from None
     except MemoryError:
         raise error(f"{path}: claims to hold more than there is memory for: {way_out}") from None
     except RecursionError:
         raise error(f"{path}: nested too deeply to be a {what}: {way_out}") from None
     except Exception as cause:  # what libraries raise for damaged files has no common parent
-        raise error(f"{path}: not a readable {what} ({_reason(cause)}): {way_out}") from cause
+        if isinstance(cause, OSError) and cause.strerror:  # of the system, not of a library
+            raise error(f"{path}: cannot be read: {cause.strerror}") from None
+        raise error(f"{path}: not a {what}, or a damaged one ({_reason(cause)}): {way_out}") from cause
 
 
 def read_json(
@@ -75,7 +75,7 @@ def read_json(
 
 
 def parse_json(text: str | bytes) -> Any:
-    """`text` as strict JSON; a ValueError says what is wrong, a RecursionError that it is nested too deeply."""
+    """`text` as strict JSON; a ValueError says what is wrong, a RecursionError means nested too deeply."""
     return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
 
 

@@ -13,14 +13,13 @@ MOST_FACTORS = 64  # numbers and symbols multiplied together in one term
 MOST_TERMS = 1000  # once everything is multiplied out
 LARGEST_NUMBER = 2**64
 
-# Classes of sympy and of torch's own algebra as they are written into a file. Each has a fixed cost.
-FUNCTIONS = frozenset(
-    "Add Mul Pow Max Min Mod Abs floor ceiling max min "
-    "Eq Ne Lt Le Gt Ge Equality Unequality LessThan GreaterThan StrictLessThan StrictGreaterThan "
-    "And Or Not Piecewise ExprCondPair Rational Where Identity "
-    "FloorDiv ModularIndexing PythonMod CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift "
-    "PowByNatural FloatPow FloatTrueDiv IntTrueDiv IsNonOverlappingAndDenseIndicator "
-    "TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat".split()
+# Classes of sympy and of torch's own algebra as they are written into a file. Each costs little.
+FUNCTION = re.compile(
+    "Add|Mul|Pow|Max|Min|Mod|Abs|floor|ceiling|max|min|Rational|Where|Identity|Piecewise|ExprCondPair"
+    "|Eq|Ne|Lt|Le|Gt|Ge|Equality|Unequality|LessThan|GreaterThan|StrictLessThan|StrictGreaterThan|And|Or|Not"
+    "|FloorDiv|CleanDiv|CeilDiv|FloatTrueDiv|IntTrueDiv|PythonMod|ModularIndexing|PowByNatural|FloatPow"
+    "|LShift|RShift|CeilToInt|FloorToInt|TruncToFloat|TruncToInt|RoundToInt|RoundDecimal|ToFloat"
+    "|IsNonOverlappingAndDenseIndicator"
 )
 POWERS = ("Pow", "PowByNatural", "FloatPow")
 SHIFTS = ("LShift", "RShift")
@@ -95,11 +94,10 @@ class _Bound:
             return _kept(factors * max(1, power), terms**power)
         if name in SHIFTS and not 0 <= _literal(args[-1]) < 64:
             raise NotArithmeticError
-        costs = [self(arg) for arg in args]
-        factors, terms = [cost[0] for cost in costs], [cost[1] for cost in costs]
         if name in ("Add", "Sub"):
-            return _kept(max(factors, default=1), sum(terms))
-        return _kept(sum(factors), math.prod(terms))
+            return self._together(args)
+        costs = [self(arg) for arg in args]
+        return _kept(sum(cost[0] for cost in costs), math.prod(cost[1] for cost in costs))
 
     def _call(self, name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> Cost:
         match name, args:
@@ -112,7 +110,7 @@ class _Bound:
             case "Float", [number]:
                 _literal(number)
                 self._flags(keywords)
-            case _ if name in FUNCTIONS and not keywords:
+            case _ if FUNCTION.fullmatch(name) and not keywords:
                 return self._operation(name, args)
             case _:
                 raise NotArithmeticError
@@ -128,7 +126,7 @@ class _Bound:
 
     def _together(self, nodes: list[ast.expr]) -> Cost:
         costs = [self(node) for node in nodes]
-        return _kept(max(cost[0] for cost in costs), sum(cost[1] for cost in costs))
+        return _kept(max((cost[0] for cost in costs), default=1), sum(cost[1] for cost in costs))
 
     def _reads_a_size(self, node: ast.AST) -> bool:
         """Whether `node` is a path such as `L['x'].size()[0]`, made of nothing else."""

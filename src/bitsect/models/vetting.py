@@ -28,23 +28,26 @@ class UnsafeError(BitsectError):
 
 
 # The functions of Python and torch that compute sizes, and those that run a part of a graph.
-SIZE_FUNCTIONS = frozenset(
-    [f"_operator.{name}" for name in "eq ne le ge lt gt neg pos mul add sub floordiv mod truediv".split()]
-    + [f"_operator.{name}" for name in "and_ or_ not_ getitem pow".split()]
-    + [f"math.{name}" for name in "trunc floor ceil sqrt".split()]
-    + [f"torch.sym_{name}" for name in "not int float ite max min sqrt sum".split()]
-    + ["torch._sym_sqrt"]
+SIZE_FUNCTION = re.compile(
+    r"_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|mod|truediv|and_|or_|not_|getitem|pow)"
+    r"|math\.(trunc|floor|ceil|sqrt)|torch\.(sym_(not|int|float|ite|max|min|sqrt|sum)|_sym_sqrt)"
 )
-CONTROL = frozenset(
-    f"torch.ops.higher_order.{name}"
-    for name in "cond while_loop map_impl scan associative_scan wrap_with_set_grad_enabled "
-    "wrap_with_autocast".split()
+CONTROL = re.compile(
+    r"torch\.ops\.higher_order\."
+    r"(cond|while_loop|map_impl|scan|associative_scan|wrap_with_set_grad_enabled|wrap_with_autocast)"
 )
 TENSOR_OPERATOR = re.compile(r"torch\.ops\.(aten|prims)\.(\w+)\.(\w+)")
 
 # How inputs and outputs may be nested. Others name a module, which looking them up would import.
-STRUCTURES = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict", "collections.deque")
+STRUCTURES = (
+    "builtins.tuple",
+    "builtins.list",
+    "builtins.dict",
+    "collections.OrderedDict",
+    "collections.deque",
+)
 OUTPUT_STRUCTURES = ("collections.namedtuple", "transformers.")
+CACHE = re.compile(r"transformers\.(cache_utils|models\.\w+\.\w+):\w*(Cache|Layer)")
 
 IDENTIFIERS = ("name", "as_name")
 PATHS = ("parameter_name", "buffer_name", "tensor_constant_name", "user_input_name", "fqn")
@@ -97,7 +100,7 @@ def check_path(value: Any) -> None:
 
 
 def _check_operator(value: Any) -> None:
-    if not isinstance(value, str) or value in SIZE_FUNCTIONS or value in CONTROL:
+    if not isinstance(value, str) or SIZE_FUNCTION.fullmatch(value) or CONTROL.fullmatch(value):
         return
     found = TENSOR_OPERATOR.fullmatch(value)
     if found is not None:
@@ -124,7 +127,7 @@ def _check_guards(value: Any) -> None:
 
 
 def _check_inputs(value: Any) -> None:
-    """Keyword arguments become names in the source of `forward`; the keys of nested inputs are quoted there."""
+    """Keyword arguments become names in the source of `forward`; nested keys are quoted there."""
     if not isinstance(value, str):
         return
     top = _structure(value)
@@ -138,7 +141,7 @@ def _check_inputs(value: Any) -> None:
 
 def _check_outputs(value: Any) -> None:
     if isinstance(value, str):
-        for _ in _contexts(_structure(value), STRUCTURES + OUTPUT_STRUCTURES):
+        for _ in _contexts(_structure(value), (*STRUCTURES, *OUTPUT_STRUCTURES)):
             pass
 
 
@@ -158,18 +161,27 @@ def _contexts(node: Mapping[str, Any], allowed: tuple[str, ...]) -> Iterator[Any
             raise UnsafeError(f"its inputs or outputs are held by {_shown(kind)}")
         # As torch does it: a namedtuple is looked up by its name, all others are JSON.
         said = context if kind == "collections.namedtuple" else parse_json(context)
-        if any(isinstance(part, dict) for part in _parts(said)):
-            raise UnsafeError("its inputs or outputs name a class")
+        for part in _parts(said):
+            if isinstance(part, dict):
+                _check_cache(part, kind)
         yield said
     for child in node["children_spec"]:
         yield from _contexts(child, allowed)
 
 
+def _check_cache(part: Mapping[str, Any], kind: str) -> None:
+    """Refuse what a structure says of its classes, unless it is a key-value cache of transformers."""
+    named, attribute = part.get("p"), part.get("n")
+    cache = named is None or (isinstance(named, str) and CACHE.fullmatch(named) is not None)
+    plain = attribute is None or isinstance(getattr(torch, attribute, None), torch.dtype | torch.layout)
+    if not kind.startswith("transformers.") or "__enum__" in part or not (cache and plain):
+        raise UnsafeError(f"its inputs or outputs name the class {_shown(named or part)}")
+
+
 def _parts(value: Any) -> Iterator[Any]:
     yield value
-    if isinstance(value, list):
-        for item in value:
-            yield from _parts(item)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _parts(item)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -196,7 +208,7 @@ def _check_products(nodes: list[Any]) -> None:
     factors: dict[Any, int] = {}
     for node in nodes:
         target = node["target"]
-        if target not in SIZE_FUNCTIONS:
+        if not SIZE_FUNCTION.fullmatch(target):
             continue
         counts = [factors.get(name, 1) for name in _names(node["inputs"])] or [1]
         total = sum(counts) if target == "_operator.mul" else max(counts)
@@ -257,7 +269,9 @@ def check_payloads(data: Any, prefix: str, sizes: Mapping[str, int]) -> None:
         meta, stored = payload["tensor_meta"], sizes[f"{prefix}{member}"]
         elements = math.prod(size["as_int"] for size in meta["sizes"])
         if meta["device"]["type"] != "meta" and elements > (max(stored, EXPANDED) if stored else 0):
-            raise DamagedError(f"'{path}' claims {elements:,} elements where {stored:,} bytes are stored: {SAVE}")
+            raise DamagedError(
+                f"'{path}' claims {elements:,} elements where {stored:,} bytes are stored: {SAVE}"
+            )
 
 
 def check_pickle(data: bytes, name: str) -> None:

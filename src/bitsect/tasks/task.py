@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..errors import BitsectError
+from ..references import calling
 
 
 class Judged(NamedTuple):
@@ -36,7 +37,8 @@ class Task:
         return self.combine is None
 
     def judge(self, outputs: Any, labels: Tensor) -> Judged:
-        answer = self.function(outputs, labels)
+        with calling("task", self.name):
+            answer = self.function(outputs, labels)
         loss, score = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, answer)
         for what, values in (("loss", loss), ("score", score)):
             if what == "score" or values is not None:
@@ -59,7 +61,10 @@ class Task:
 
     def score_all(self, scores: Tensor) -> float:
         """The score of all samples from the score of each."""
-        return self.combine(scores) if self.combine else float(scores.double().mean())
+        if self.combine is None:
+            return float(scores.double().mean())
+        with calling("task", self.name):
+            return float(self.combine(scores))
 
     def _check_shape(self, what: str, values: Any, samples: int) -> None:
         shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
