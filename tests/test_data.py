@@ -298,7 +298,7 @@ def test_images_are_kept_if_all_that_are_drawn_fit(images, monkeypatch):
     first, _ = drawn.inputs(slice(None)), more.inputs(slice(None))
     shutil.rmtree(images)
     assert torch.equal(drawn.inputs(torch.tensor([3, 1])), first[[3, 1]])
-    with pytest.raises(DataError, match="no such readable image"):
+    with pytest.raises(DataError, match="no such image"):
         more.inputs(slice(None))
 
 

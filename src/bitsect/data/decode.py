@@ -67,5 +67,8 @@ def _opened(path: Path) -> Iterator[Any]:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("pillow", "images", "a folder of images") from None
-    with reading(path, DataError, what="readable image", way_out="mend or remove it"), Image.open(path) as image:
+    with (
+        reading(path, DataError, what="readable image", missing="no such image", way_out="mend or remove it"),
+        Image.open(path) as image,
+    ):
         yield image

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -27,12 +28,13 @@ def check_archive(source: Path | BytesIO, read: Callable[[str], bytes] | None = 
     """
     sizes: dict[str, int] = {}
     with zipfile.ZipFile(source) as archive:
+        twice = [name for name, count in Counter(archive.namelist()).items() if count > 1]
+        if twice:
+            raise DamagedError(f"two members are called {twice[0].partition('/')[2]}: {SAVE}")
         for info in archive.infolist():
             _, _, member = info.filename.partition("/")
             if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED:
                 raise DamagedError(f"{member} is compressed or encrypted: {SAVE}")
-            if member in sizes:
-                raise DamagedError(f"two members are called {member}: {SAVE}")
             data = archive.read(info) if read is None else read(member)
             if zlib.crc32(data) != info.CRC or len(data) != info.file_size:
                 raise DamagedError(f"{member}: {DAMAGED}")
