@@ -451,7 +451,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> str:
         (edited(lambda d: d["rows"][KEY].update(int8=True)), f"row '{KEY}', format int8: True is no time"),
         (edited(lambda d: d["rows"][KEY].update(int8=-1)), f"row '{KEY}', format int8: -1 is no time"),
         (edited(lambda d: d["rows"][KEY].update(int8=0)), f"row '{KEY}', format int8: 0 is no time"),
-        (edited(lambda d: d["rows"][KEY].update(int8=math.nan)), f"row '{KEY}', format int8: nan is no time"),
+        (edited(lambda d: d["rows"][KEY].update(int8=math.nan)), "NaN is no number in JSON"),
         (edited(lambda d: d["rows"][KEY].update(fast=1)), f"row '{KEY}': unknown format 'fast'"),
         (edited(lambda d: d["rows"][KEY].update(w8a8=1)), f"row '{KEY}': format int8 stands there twice"),
         (edited(lambda d: d["rows"][KEY].update(int4=1)), f"row '{KEY}': format int4 is not among"),

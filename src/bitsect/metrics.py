@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BitsectError
-from .references import resolve
+from .references import calling, resolve
 from .values.format import Format
 from .values.measured import TABLES, Measured
 
@@ -79,7 +79,8 @@ class Metric:
     function: Callable[[Means, Options], Array]
 
     def __call__(self, means: Means, options: Options) -> Array:
-        scores = np.asarray(self.function(means, options), np.float64)
+        with calling("metric", self.name):
+            scores = np.asarray(self.function(means, options), np.float64)
         if scores.shape != means.weights.shape:
             raise BitsectError(
                 f"metric '{self.name}' must give one number for each of {len(means.weights)} layers, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -299,8 +298,7 @@ def evaluate_file(
     """
     one_of("runtime", runtime, RUNTIMES)
     model = RUNTIMES[runtime](path, threads=threads)
-    options = data_options or json.loads(model.metadata.get("bitsect.pixels", "{}"))
-    loaded = load_samples(samples, samples=draw, seed=seed, **options)
+    loaded = load_samples(samples, samples=draw, seed=seed, **(data_options or model.pixels))
     output = output or model.metadata.get("bitsect.output")
     judge = _task_of(model, task).on(output, model.run(loaded.inputs(slice(0, 1))))
     with (progress or Progress()).stage("evaluate", len(loaded)) as advance:
@@ -404,8 +402,6 @@ def _search(
         except TargetError as error:
             pins = [f"--keep {pin}" for pin in keep if FLOAT.name not in pin.rpartition("=")[2]]
             raise TargetError(": ".join([*pins, str(error)])) from None
-        if not isinstance(found, Found):
-            raise BitsectError(f"the search returned a {type(found).__name__}: expected a Found")
         if find is not SEARCHES["literal"]:  # which is there to show what the printed one comes to
             found = or_cheaper_uniform(problem, found, price)
     if limits is None or (found is not None and limits.fits(spent(found.plan))):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
 from .errors import BitsectError
+from .reading import first_line
 
 
 def resolve(reference: str, what: str) -> object:
@@ -41,8 +46,36 @@ def resolve(reference: str, what: str) -> object:
     return found
 
 
+@contextmanager
+def calling(what: str, name: str) -> Iterator[None]:
+    """A block in which a user's function is called: what it raises becomes one line that names it.
+
+    Errors of our own pass unchanged.
+    """
+    try:
+        yield
+    except BitsectError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        kind, said = type(error).__name__, first_line(error)
+        told = kind if said == kind else f"{kind}: {said}"
+        raise BitsectError(f"{what} '{name}' raised {told}{_line_of(error)}") from error
+
+
+def _line_of(error: BaseException) -> str:
+    """In words, the last line that `error` came through outside this package, Python and its libraries."""
+    libraries = [
+        Path(__file__).parent,
+        *map(Path, (sysconfig.get_path("stdlib"), sysconfig.get_path("platlib"))),
+    ]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in libraries):
+            return f" ({path.name}, line {frame.lineno}: {frame.line})"
+    return ""
+
+
 def _broken(reference: str, what: str, module: str, error: BaseException) -> BitsectError:
-    first_line = (str(error).splitlines() or ["no message"])[0]
     return BitsectError(
-        f"{what} '{reference}': importing '{module}' raises {type(error).__name__}: {first_line}"
+        f"{what} '{reference}': importing '{module}' raises {type(error).__name__}: {first_line(error)}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from .data import Samples
 from .data.load import MEMORY
 from .errors import BitsectError, DataError, RunError
 from .latency import Budget
-from .references import resolve
+from .references import calling, resolve
 from .run import LOSSES, PAIRS, Run, is_number, known_names, one_of
-from .search import SEARCHES, Search, high_to_low
+from .search import SEARCHES, Found, Problem, Search, high_to_low
 from .values import FLOAT, INT8, Format, Plan, Target
 from .values.probing import ESTIMATORS
 
@@ -74,7 +75,18 @@ def search_named(name: str) -> Search:
     found = resolve(name, "search")
     if not callable(found):
         raise BitsectError(f"search '{name}' is a {type(found).__name__}: name a function of a Problem")
-    return found
+
+    @wraps(found)
+    def search(problem: Problem) -> Found:
+        with calling("search", name):
+            answer = found(problem)
+        if not isinstance(answer, Found):
+            raise BitsectError(
+                f"search '{name}' returned a {type(answer).__name__}: expected a bitsect.search.Found"
+            )
+        return answer
+
+    return search
 
 
 def check_measuring(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -52,8 +52,9 @@ def _finite(value: Any) -> Any:
 
 
 def complain(message: str) -> None:
-    """One line on stderr, whatever the message holds."""
-    stderr.print(f"[bold red]error:[/] {_escape(' '.join(message.split()))}", soft_wrap=True)
+    """One line on stderr, whatever the message holds; what would steer a terminal is spelt out."""
+    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(message.split()))
+    stderr.print(f"[bold red]error:[/] {_escape(line)}", soft_wrap=True)
 
 
 def note(message: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, MissingExtraError
+from ..reading import reading
 
 GREY = ("1", "L", "LA")
 COLOUR = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
@@ -66,8 +67,8 @@ def _opened(path: Path) -> Iterator[Any]:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("pillow", "images", "a folder of images") from None
-    try:
-        with Image.open(path) as image:
-            yield image
-    except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
-        raise DataError(f"{path}: not a readable image ({error}): mend or remove it") from None
+    with (
+        reading(path, DataError, what="readable image", missing="no such image", way_out="mend or remove it"),
+        Image.open(path) as image,
+    ):
+        yield image

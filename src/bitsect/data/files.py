@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import DataError
+from ..reading import reading
 from .arrays import LABELS, Arrays, make_arrays, take_labels
 from .pixels import Pixels
 
 RESERVED = ("y", "mean", "std")
+ENCRYPTED = 0x1  # flag of a member
 
 
 def read_arrays(path: Path, name: str, pixels: Pixels) -> Arrays:
@@ -42,29 +44,48 @@ def read_arrays(path: Path, name: str, pixels: Pixels) -> Arrays:
 
 
 def read_npz(path: Path, name: str) -> dict[str, Tensor]:
-    if not zipfile.is_zipfile(path):
-        raise DataError(f"{name}: not an .npz archive, or a truncated one: write it again with numpy.savez")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: torch.from_numpy(archive[key]) for key in _wanted(archive.files)}
-    except TypeError as error:
-        raise DataError(f"{name}: {str(error).split('. ')[0]}: store numbers") from None
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        if "allow_pickle" in str(error):
+    """Every array that is asked for, whole: numpy by itself stops before a member's checksum is compared."""
+    with (
+        reading(name, DataError, what=".npz archive", way_out="write it again with numpy.savez"),
+        zipfile.ZipFile(path) as archive,
+    ):
+        members = {member.removesuffix(".npy"): member for member in archive.namelist()}
+        return {key: _read_member(archive, members[key], name) for key in _wanted(members)}
+
+
+def _read_member(archive: zipfile.ZipFile, member: str, name: str) -> Tensor:
+    if archive.getinfo(member).flag_bits & ENCRYPTED:
+        raise DataError(f"{name}: '{member}' is encrypted: store plain arrays")
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }
+        shape, _, dtype = read_header[version](file)
+        if dtype.hasobject:
             raise DataError(
-                f"{name}: holds Python objects (pickle), which could run code: store plain arrays"
-            ) from None
-        raise DataError(f"{name}: damaged archive ({error}): write it again with numpy.savez") from None
+                f"{name}: '{member}' holds Python objects (pickle), which could run code: store plain arrays"
+            )
+        claimed, stored = math.prod(shape) * dtype.itemsize, archive.getinfo(member).file_size
+        if claimed > stored:
+            raise DataError(f"{name}: '{member}' claims {claimed:,} bytes and has {stored:,}: write it again")
+    with archive.open(member) as file:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):
+            raise DataError(f"{name}: '{member}' holds more than its shape says: write it again")
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise DataError(f"{name}: '{member}': {str(error).split('. ')[0]}: store numbers") from None
 
 
 def read_safetensors(path: Path, name: str) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, "pt") as archive:
-            return {key: archive.get_tensor(key) for key in _wanted(archive.keys())}
-    except (SafetensorError, OSError) as error:
-        raise DataError(
-            f"{name}: not a .safetensors file, or a truncated one ({error}): write it again"
-        ) from None
+    with (
+        reading(name, DataError, what=".safetensors file"),
+        safe_open(path, "pt") as archive,
+    ):
+        return {key: archive.get_tensor(key) for key in _wanted(archive.keys())}
 
 
 READERS: dict[str, Callable[[Path, str], dict[str, Tensor]]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import time
@@ -19,6 +18,7 @@ from torch import Tensor
 from ..data import Inputs, Samples
 from ..errors import BitsectError, DataError, ExportError, MissingExtraError
 from ..evaluate import naming
+from ..reading import first_line, parse_json, reading
 from ..tasks import Task
 
 Array = np.ndarray[Any, Any]
@@ -66,7 +66,7 @@ class OnnxModel:
         try:
             self.session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
         except Exception as error:  # its classes of errors have no common parent
-            raise ExportError(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from error
+            raise ExportError(f"{path}: ONNX Runtime cannot load it: {first_line(error)}") from error
         self.path, self.runtime = Path(path), f"onnxruntime {onnxruntime.__version__}"
         self.inputs = {each.name: each.shape for each in self.session.get_inputs()}
         self.outputs = [each.name for each in self.session.get_outputs()]
@@ -74,20 +74,51 @@ class OnnxModel:
 
     def run(self, inputs: Inputs) -> Any:
         """The outputs: a tensor, or several by name or in order."""
-        return _structured(self.run_flat(inputs), self.outputs, self.metadata)
+        outputs = self.run_flat(inputs)
+        names = self._told("bitsect.outputs", list)
+        if names is None:  # in a file of other makers, its own
+            return outputs[0] if len(outputs) == 1 else Outputs(zip(self.outputs, outputs, strict=True))
+        if len(names) != len(outputs) or not all(isinstance(name, str) for name in names):
+            raise ExportError(
+                f"{self.path}: it has {len(outputs)} outputs and names {names}: export it again"
+            )
+        return tuple(outputs) if all(map(str.isdigit, names)) else Outputs(zip(names, outputs, strict=True))
+
+    @property
+    def pixels(self) -> dict[str, Any]:
+        """How images were normalised for the network, as options of `load_samples`."""
+        told: dict[str, Any] = self._told("bitsect.pixels", dict) or {}
+        for name, value in told.items():
+            numbers = value if isinstance(value, list) else [value]
+            numeric = all(isinstance(number, int | float) for number in numbers)
+            if name not in ("mean", "std", "scale") or not numeric:
+                raise ExportError(f"{self.path}: its pixels are told as {name} {value!r}: export it again")
+        return told
+
+    def _told(self, name: str, kind: type) -> Any:
+        """What the file says of itself under `name`, None if it says nothing."""
+        with reading(self.path, ExportError, what="ONNX model", way_out="export it again"):
+            value = parse_json(self.metadata.get(name, "null"))
+        if value is not None and not isinstance(value, kind):
+            raise ExportError(f"{self.path}: its {name} is a {type(value).__name__}: export it again")
+        return value
 
     def run_flat(self, inputs: Inputs) -> list[Tensor]:
         """The outputs in the order of the file."""
         feed = {name: value.detach().cpu().numpy() for name, value in self._named(inputs).items()}
         for name, array in feed.items():
             self._check_shape(name, array)
-        return [torch.from_numpy(array) for array in self._run_in_batches(feed)]
+        outputs = self._run_in_batches(feed)
+        try:
+            return [torch.from_numpy(array) for array in outputs]
+        except TypeError as error:  # sequences, maps and texts, which ONNX has too
+            raise DataError(f"{self.path}: an output is no tensor: {first_line(error)}") from None
 
     def _run(self, feed: dict[str, Array]) -> list[Array]:
         try:
             outputs: list[Array] = self.session.run(None, feed)
         except Exception as error:
-            raise DataError(f"ONNX Runtime cannot run these samples: {_first_line(error)}") from error
+            raise DataError(f"ONNX Runtime cannot run these samples: {first_line(error)}") from error
         return outputs
 
     def _named(self, inputs: Inputs) -> dict[str, Tensor]:
@@ -111,7 +142,7 @@ class OnnxModel:
     def _fixed_batch(self) -> int | None:
         sizes = {shape[0] for shape in self.inputs.values() if shape}
         first = sizes.pop() if len(sizes) == 1 else None
-        return first if isinstance(first, int) else None
+        return first if isinstance(first, int) and first > 0 else None
 
     def _run_in_batches(self, feed: dict[str, Array]) -> list[Array]:
         """A model whose batch is fixed is given whole batches, the last one filled up."""
@@ -141,11 +172,11 @@ class ReferenceModel(OnnxModel):
             self.evaluator = ReferenceEvaluator(model)
         except Exception as error:  # of protobuf, or of operators that it does not know
             raise ExportError(
-                f"{path}: the reference evaluator cannot load it: {_first_line(error)}"
+                f"{path}: the reference evaluator cannot load it: {first_line(error)}"
             ) from error
         self.path, self.runtime = Path(path), f"onnx {onnx.__version__} reference evaluator"
         self.inputs = {
-            each.name: [size.dim_param or size.dim_value for size in each.type.tensor_type.shape.dim]
+            each.name: [size.dim_param or size.dim_value or None for size in each.type.tensor_type.shape.dim]
             for each in model.graph.input
         }
         self.outputs = [each.name for each in model.graph.output]
@@ -156,7 +187,7 @@ class ReferenceModel(OnnxModel):
             return [np.asarray(array) for array in self.evaluator.run(None, feed)]
         except Exception as error:
             raise DataError(
-                f"the reference evaluator cannot run these samples: {_first_line(error)}"
+                f"the reference evaluator cannot run these samples: {first_line(error)}"
             ) from error
 
 
@@ -244,20 +275,6 @@ def _whole_batch(model: OnnxModel, inputs: Inputs) -> dict[str, Tensor]:
     return {name: value[:1].expand(model._fixed_batch, *value.shape[1:]) for name, value in named.items()}
 
 
-def _structured(outputs: list[Tensor], own: list[str], metadata: Mapping[str, str]) -> Any:
-    """The outputs by the names that the network gave them; in a file of other makers, by its `own`."""
-    names = json.loads(metadata.get("bitsect.outputs", "null"))
-    if names is None:
-        return outputs[0] if len(outputs) == 1 else Outputs(zip(own, outputs, strict=True))
-    if all(name.isdigit() for name in names):
-        return tuple(outputs)
-    return Outputs(zip(names, outputs, strict=True))
-
-
 def _check_exists(path: str | Path) -> None:
     if not Path(path).is_file():
         raise BitsectError(f"{path}: no such file")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

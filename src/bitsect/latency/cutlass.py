@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import BitsectError
+from ..reading import reading
 from ..values import FLOAT, Format, LatencyTable
 from ..values.latency_table import convolution_key, gemm_key
 
@@ -41,7 +42,8 @@ def import_cutlass(paths: Iterable[Path | str], device: str = "NVIDIA GPU") -> L
         raise BitsectError("no profiler files given: pass NAME.gemm.csv and NAME.conv2d.csv")
     rows: dict[str, dict[Format, float | None]] = {}
     for path in files:
-        found = list(_times(path))
+        with reading(path, what="CSV", missing="no such file", way_out="write it again with the profiler"):
+            found = list(_times(path))
         if not found:
             raise BitsectError(
                 f"{path}: no usable row: a row needs Status success, Disposition {' or '.join(RAN)}, "
@@ -76,30 +78,25 @@ def _times(path: Path) -> Iterator[tuple[str, Format, float]]:
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
     """Every row with its line; a header further down starts over, as in files put one after another."""
     header: list[str] = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            for cells in reader:
-                where = f"{path}: line {reader.line_num}"
-                if not cells:
-                    continue
-                if not header or "OperationKind" in cells:
-                    header = cells
-                    missing = [name for name in COMMON if name not in header]
-                    if missing:
-                        raise BitsectError(
-                            f"{where}: not a header of the CUTLASS profiler: no column {', '.join(missing)}"
-                        )
-                elif len(cells) != len(header):
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        for cells in reader:
+            where = f"{path}: line {reader.line_num}"
+            if not cells:
+                continue
+            if not header or "OperationKind" in cells:
+                header = cells
+                missing = [name for name in COMMON if name not in header]
+                if missing:
                     raise BitsectError(
-                        f"{where}: {len(cells)} fields where the header has {len(header)}: cut short?"
+                        f"{where}: not a header of the CUTLASS profiler: no column {', '.join(missing)}"
                     )
-                else:
-                    yield reader.line_num, dict(zip(header, cells, strict=True))
-    except FileNotFoundError:
-        raise BitsectError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BitsectError(f"{path}: cannot be read as CSV: {error}") from None
+            elif len(cells) != len(header):
+                raise BitsectError(
+                    f"{where}: {len(cells)} fields where the header has {len(header)}: cut short?"
+                )
+            else:
+                yield reader.line_num, dict(zip(header, cells, strict=True))
     if not header:
         raise BitsectError(f"{path}: line 1: empty; expected the header of the CUTLASS profiler")
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..errors import BitsectError
 from ..evaluate import Arrays, Done
-from ..tasks import logits
+from ..tasks.outputs import logits
 from ..trust import halves_agree
 from ..values import Damage, Format
 from ..values.damage import Change

@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from ..errors import BitsectError
-from ..references import resolve
+from ..references import calling, resolve
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,8 @@ def _from_function(spec: str) -> Network:
         return Network(function)
     if not callable(function):
         raise BitsectError(f"model '{spec}' is not a function that returns a network")
-    try:
+    with calling("model", spec):
         made = function()
-    except Exception as error:  # a user's function may raise anything
-        raise BitsectError(f"model '{spec}' raised {type(error).__name__}: {error}") from error
     model, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module | ExportedProgram):
         raise BitsectError(

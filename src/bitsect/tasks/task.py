@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import BitsectError, DataError
 from ..fingerprint import fingerprint
+from ..references import calling
 from .outputs import choose, divergence, logits, pick
 
 
@@ -78,7 +79,8 @@ class Task:
 
     def outcome(self, outputs: Any, labels: Tensor) -> Outcome:
         """The loss, if the task has one, and the score of every sample."""
-        answer = self.function(self._judged(outputs), labels)
+        with calling("task", self.name):
+            answer = self.function(self._judged(outputs), labels)
         loss, score = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, answer)
         for what, values in (("loss", loss), ("score", score)):
             if what == "score" or values is not None:
@@ -101,7 +103,10 @@ class Task:
 
     def score_all(self, scores: Tensor) -> float:
         """The score of all samples from the score of each."""
-        return self.combine(scores) if self.combine else float(scores.double().mean())
+        if self.combine is None:
+            return float(scores.double().mean())
+        with calling("task", self.name):
+            return float(self.combine(scores))
 
     def answers(self, outputs: Any) -> Tensor:
         """The network's own answers, which stand for labels where there are none."""

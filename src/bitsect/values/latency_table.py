@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BitsectError, PlanError
+from ..reading import read_json
 from .format import FLOAT, INT4, INT8, Format
 from .layer import Layer, Place, Signature
 
 VERSION = 1
+LONGEST_MS = 1e15
 
 
 @dataclass(frozen=True)
@@ -151,17 +153,7 @@ class LatencyTable:
 
     @classmethod
     def read(cls, path: Path) -> LatencyTable:
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
-        except FileNotFoundError:
-            raise BitsectError(f"{path}: no such latency table") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise BitsectError(f"{path}: cannot be read: {error}") from None
-        except json.JSONDecodeError as error:
-            raise BitsectError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
-        except BitsectError as error:
-            raise BitsectError(f"{path}: {error}") from None
-        return cls.from_json(data, str(path))
+        return cls.from_json(read_json(path, what="latency table"), str(path))
 
     def write(self, path: Path) -> None:
         """Write the whole table to `path`, or leave what was there."""
@@ -333,8 +325,10 @@ def _times(row: Any, where: str, *others: None) -> dict[Format, Any]:
         format = _format(name, where)
         if format in times:
             raise BitsectError(f"{where}: format {format} stands there twice")
-        if ms not in others and (isinstance(ms, bool) or not isinstance(ms, int | float)):
-            raise BitsectError(f"{where}, format {format}: {ms!r} is no time in milliseconds")
+        # A whole number that no float can hold would be an error only where it is added up.
+        number = isinstance(ms, int | float) and not isinstance(ms, bool) and abs(ms) < LONGEST_MS
+        if ms not in others and not number:
+            raise BitsectError(f"{where}, format {format}: {repr(ms)[:40]} is no time in milliseconds")
         times[format] = ms
     return times
 
@@ -346,13 +340,3 @@ def _format(name: Any, where: str) -> Format:
         return Format.parse(name)
     except PlanError as error:
         raise BitsectError(f"{where}: {error}") from None
-
-
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON takes the last of two equal keys; a table with two times for a row means neither."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise BitsectError(f"'{key}' stands there twice")
-        found[key] = value
-    return found

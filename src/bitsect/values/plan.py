@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PlanError
+from ..reading import read_json
 from .format import FLOAT, Format
 from .layer import Layer
 
@@ -105,24 +105,8 @@ class Plan(Mapping[str, Format]):
 
     @classmethod
     def read(cls, path: Path, layers: Sequence[Layer]) -> Plan:
-        try:
-            data = json.loads(path.read_text(), object_pairs_hook=_unique)
-        except FileNotFoundError:
-            raise PlanError(f"{path}: no such plan: `bitsect quantize` writes one") from None
-        except PlanError as error:
-            raise PlanError(f"{path}: {error}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"{path}: cannot be read: {error}") from None
-        except json.JSONDecodeError as error:
-            raise PlanError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
-        return cls.from_json(data, layers, str(path))
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-    if twice:
-        raise PlanError(f"'{twice[0]}' stands there twice: leave one")
-    return dict(pairs)
+        missing = "no such plan: `bitsect quantize` writes one"
+        return cls.from_json(read_json(path, PlanError, what="plan", missing=missing), layers, str(path))
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
