@@ -12,12 +12,12 @@ import sys
 
 import torch
 
-from bitsect.calibrate import calibrate
-from bitsect.data import load_samples
-from bitsect.evaluate import Evaluator
-from bitsect.pipeline import capture_model
-from bitsect.rounder import Rounder
-from bitsect.tasks import task_named
+from bitsect.measure.evaluator import Evaluator
+from bitsect.pipeline.quantize import capture_model
+from bitsect.rounding.ranges import calibrate
+from bitsect.rounding.rounder import Rounder
+from bitsect.sources.data import load_samples
+from bitsect.sources.tasks import task_named
 from bitsect.values import INT4, INT8, PLACEMENTS, Plan
 
 

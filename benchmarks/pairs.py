@@ -27,16 +27,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bitsect.calibrate import calibrate
-from bitsect.capture import capture
-from bitsect.data import Samples, load_samples
-from bitsect.evaluate import Arrays, Done, Evaluator
 from bitsect.measure import Context, exact_pairs, linear_pairs, single_losses
-from bitsect.metrics import METRICS
-from bitsect.models import load_model
-from bitsect.rounder import Rounder
-from bitsect.tasks import task_named
-from bitsect.trust import score, spearman
+from bitsect.measure.evaluator import Arrays, Done, Evaluator
+from bitsect.network.capture import capture
+from bitsect.rounding.ranges import calibrate
+from bitsect.rounding.rounder import Rounder
+from bitsect.solve.metrics import METRICS
+from bitsect.solve.reliability import score, spearman
+from bitsect.sources.data import Samples, load_samples
+from bitsect.sources.models import load_model
+from bitsect.sources.tasks import task_named
 from bitsect.values import Format, Losses, Measured, placement_named
 
 LOSSES = ("task", "kl")

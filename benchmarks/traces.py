@@ -24,13 +24,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bitsect.capture import capture
-from bitsect.data import load_samples
-from bitsect.evaluate import Done, Evaluator
 from bitsect.measure import Context, traces
-from bitsect.models import load_model
-from bitsect.rounder import Rounder
-from bitsect.tasks import task_named
+from bitsect.measure.evaluator import Done, Evaluator
+from bitsect.network.capture import capture
+from bitsect.rounding.rounder import Rounder
+from bitsect.sources.data import load_samples
+from bitsect.sources.models import load_model
+from bitsect.sources.tasks import task_named
 
 ERROR = 0.05
 

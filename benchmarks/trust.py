@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from bitsect.metrics import METRICS
-from bitsect.opening import open_run
+from bitsect.runs.opening import open_run
+from bitsect.solve.metrics import METRICS
 from bitsect.values import INT4, INT8
 
 LOSS_METRICS = ("aughessian", "interlayer", "single")  # those that a choice of loss changes

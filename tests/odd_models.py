@@ -13,9 +13,9 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bitsect.binding import call_arguments
-from bitsect.capture import capture
-from bitsect.program import Program
+from bitsect.network.binding import call_arguments
+from bitsect.network.capture import capture
+from bitsect.network.program import Program
 
 BATCH = 2  # of every example
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitsect.errors import TargetError
-from bitsect.search import Problem, bisection, pinned
-from bitsect.search.budget import CANDIDATES, within_budget
+from bitsect.solve.search import Problem, bisection, pinned
+from bitsect.solve.search.within_budget import CANDIDATES, within_budget
 from bitsect.values import FLOAT, INT4, INT8, Evaluation, Format, Layer, Plan
 
 TOTAL = 1000

@@ -14,25 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bitsect.calibrate import CLIP_STEP, MANTISSA_BITS, calibrate
-from bitsect.capture import capture
-from bitsect.data import load_samples
 from bitsect.errors import BitsectError, DataError, PlanError
-from bitsect.operators import never_negative
-from bitsect.program import Program
-from bitsect.rounder import Rounder
-from bitsect.values import (
-    INT4,
-    INT8,
-    ONNXRUNTIME,
-    PAPER,
-    PLACEMENTS,
-    Format,
-    Placement,
-    Plan,
-    Range,
-    Ranges,
-)
+from bitsect.network.capture import capture
+from bitsect.network.operators import never_negative
+from bitsect.network.program import Program
+from bitsect.rounding.ranges import CLIP_STEP, MANTISSA_BITS, calibrate
+from bitsect.rounding.rounder import Rounder
+from bitsect.sources.data import load_samples
+from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, PLACEMENTS, Format, Placement, Plan, Range, Ranges
 from odd_models import Block, program_of
 from tiny import Residual, images, judge, refill, residual, seeded
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils.flop_counter import FlopCounterMode
 
-from bitsect.capture import capture
 from bitsect.errors import CaptureError
-from bitsect.operators import never_negative
-from bitsect.program import Program
+from bitsect.network.capture import capture
+from bitsect.network.operators import never_negative
+from bitsect.network.program import Program
 from odd_models import (
     BATCH,
     MODELS,

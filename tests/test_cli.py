@@ -22,12 +22,12 @@ from torch import nn
 
 import bitsect
 from bitsect.cli import app, main
-from bitsect.disk import fingerprint_json
-from bitsect.metrics import METRICS
-from bitsect.run import Settings
-from bitsect.search import SEARCHES
-from bitsect.store import Folder
-from bitsect.tasks import TASKS
+from bitsect.runs.disk import fingerprint_json
+from bitsect.runs.folder import Folder
+from bitsect.runs.run import Settings
+from bitsect.solve.metrics import METRICS
+from bitsect.solve.search import SEARCHES
+from bitsect.sources.tasks import TASKS
 from bitsect.values import PLACEMENTS
 
 COMMANDS = (

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bitsect.capture import capture
-from bitsect.columns import Columns, are_known, channel_axis
-from bitsect.program import Multiply, Program
+from bitsect.network.capture import capture
+from bitsect.network.program import Multiply, Program
+from bitsect.rounding.columns import Columns, are_known, channel_axis
 from odd_models import BATCH, Block, batch_of, model_of, program_of, weight
 from odd_models import one_thread as one_thread
 from tiny import refill, seeded

@@ -9,7 +9,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from bitsect.confidence import (
+from bitsect.errors import BitsectError
+from bitsect.solve.confidence import (
     LEVEL,
     Looks,
     Pairs,
@@ -22,7 +23,6 @@ from bitsect.confidence import (
     split,
     statistic,
 )
-from bitsect.errors import BitsectError
 from bitsect.values import Target
 
 RIGHT = np.array([1.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 1.0, 0.0])  # both, only float, only plan, none

@@ -12,8 +12,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.utils.data import DataLoader, TensorDataset
 
-from bitsect.data import folder, load_samples
 from bitsect.errors import DataError, MissingExtraError
+from bitsect.sources.data import folder, load_samples
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (11, 6, 5, 3), dtype=np.uint8)

@@ -19,11 +19,11 @@ from torch import nn
 
 import bitsect
 from bitsect.errors import DataError, ExportError, RunError
-from bitsect.export.deliver import EXPORTERS, Delivery, Exporter
-from bitsect.export.onnx import Exported
-from bitsect.export.proof import Proof
-from bitsect.pipeline import evaluate_file, export
-from bitsect.result import Result
+from bitsect.exporters.deliver import EXPORTERS, Delivery, Exporter
+from bitsect.exporters.onnx.write import Exported
+from bitsect.exporters.proof import Proof
+from bitsect.pipeline.quantize import evaluate_file, export
+from bitsect.pipeline.result import Result
 from bitsect.values import INT4, INT8, Format, Plan, Target
 from tiny import Residual, images, refill
 

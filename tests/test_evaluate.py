@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bitsect.capture import capture
-from bitsect.data import load_samples
 from bitsect.errors import BitsectError, DataError
-from bitsect.evaluate import Arrays, Evaluator, check_finite
-from bitsect.program import FLOAT_ROUNDING, Program
-from bitsect.tasks import Outcome, Task
+from bitsect.measure.evaluator import Arrays, Evaluator, check_finite
+from bitsect.network.capture import capture
+from bitsect.network.program import FLOAT_ROUNDING, Program
+from bitsect.sources.data import load_samples
+from bitsect.sources.tasks import Outcome, Task
 from bitsect.values import INT4, INT8, Evaluation, Plan
 from odd_models import Block, program_of
 from tiny import CLASSES, images, judge, refill, residual, seeded

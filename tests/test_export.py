@@ -23,22 +23,22 @@ from torch import Tensor, nn
 from torch.onnx._internal.exporter import _registration
 
 from bitsect import __version__
-from bitsect.calibrate import calibrate
-from bitsect.capture import capture
-from bitsect.data import Samples, load_samples
 from bitsect.errors import BitsectError, DataError, ExportError
-from bitsect.export import onnx as writing
-from bitsect.export.edit import Edit
-from bitsect.export.onnx import Exported, export_onnx
-from bitsect.export.proof import INTEGER_KERNELS, Proof, prove
-from bitsect.export.runtime import OnnxModel, ReferenceModel, kernels, latencies_ms
-from bitsect.export.target import TARGETS
-from bitsect.export.ties import Teller, Ties
-from bitsect.models import load_model
-from bitsect.program import Program
-from bitsect.quantizer import quantize_weight
-from bitsect.rounder import Rounder
-from bitsect.tasks import task_named
+from bitsect.exporters.onnx import write as writing
+from bitsect.exporters.onnx.destination import TARGETS
+from bitsect.exporters.onnx.edit import Edit
+from bitsect.exporters.onnx.write import Exported, export_onnx
+from bitsect.exporters.proof import INTEGER_KERNELS, Proof, prove
+from bitsect.exporters.runtimes.onnxruntime import OnnxModel, ReferenceModel, kernels, latencies_ms
+from bitsect.exporters.ties import Teller, Ties
+from bitsect.network.capture import capture
+from bitsect.network.program import Program
+from bitsect.rounding.ranges import calibrate
+from bitsect.rounding.rounder import Rounder
+from bitsect.rounding.weights import quantize_weight
+from bitsect.sources.data import Samples, load_samples
+from bitsect.sources.models import load_model
+from bitsect.sources.tasks import task_named
 from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, PAPER, Format, Plan
 from odd_models import BATCH, Block, batch_of, model_of, program_of
 from odd_models import one_thread as one_thread

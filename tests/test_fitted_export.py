@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bitsect.calibrate import calibrate
-from bitsect.capture import capture
-from bitsect.data import load_samples
-from bitsect.export.onnx import export_onnx
-from bitsect.export.proof import prove
-from bitsect.export.target import TARGETS
-from bitsect.fitting import Fitter
-from bitsect.program import Program
-from bitsect.rounder import Rounder
-from bitsect.tasks import task_named
+from bitsect.exporters.onnx.destination import TARGETS
+from bitsect.exporters.onnx.write import export_onnx
+from bitsect.exporters.proof import prove
+from bitsect.network.capture import capture
+from bitsect.network.program import Program
+from bitsect.rounding.fitting import Fitter
+from bitsect.rounding.ranges import calibrate
+from bitsect.rounding.rounder import Rounder
+from bitsect.sources.data import load_samples
+from bitsect.sources.tasks import task_named
 from bitsect.values import FLOAT, INT4, INT8, Format, Plan
 from odd_models import Block, weight
 from odd_models import one_thread as one_thread

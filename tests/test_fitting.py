@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 import bitsect
-from bitsect import fitting
-from bitsect.calibrate import calibrate
-from bitsect.capture import capture
-from bitsect.data import load_samples
 from bitsect.errors import PlanError, RunError
-from bitsect.evaluate import Arrays
-from bitsect.fitting import Fitter, left_to_squant, uses_of
-from bitsect.gptq import Means, Moments, fit
-from bitsect.opening import open_run
-from bitsect.program import Multiply, Program
-from bitsect.quantizer import Grid
-from bitsect.rounder import Rounder
+from bitsect.measure.evaluator import Arrays
+from bitsect.network.capture import capture
+from bitsect.network.program import Multiply, Program
+from bitsect.rounding import fitting
+from bitsect.rounding.fitting import Fitter, left_to_squant, uses_of
+from bitsect.rounding.gptq import Means, Moments, fit
+from bitsect.rounding.ranges import calibrate
+from bitsect.rounding.rounder import Rounder
+from bitsect.runs.opening import open_run
+from bitsect.sources.data import load_samples
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, Format, Placement, Plan
+from bitsect.values.grid import Grid
 from odd_models import Block, program_of, weight
 from odd_models import one_thread as one_thread
 from tiny import images, refill, residual, seeded

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bitsect import gptq
-from bitsect.gptq import CLIPS, DAMPING, Means, Moments, fit
-from bitsect.rounding import nearest
+from bitsect.rounding import gptq
+from bitsect.rounding.gptq import CLIPS, DAMPING, Means, Moments, fit
+from bitsect.rounding.squant import nearest
 
 QMAX = 7
 

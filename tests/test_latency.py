@@ -16,18 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError
-from bitsect.latency import (
-    TABLES,
-    Budget,
-    cost,
-    describe,
-    faster_formats,
-    import_cutlass,
-    latency_ms,
-    latency_table,
-)
+from bitsect.latency import TABLES, import_cutlass, latency_table
 from bitsect.latency.a100 import microseconds, steps
+from bitsect.solve.costs import cost, describe, faster_formats, latency_ms
 from bitsect.values import FLOAT, INT4, INT8, Cost, Format, LatencyTable, Layer, Place, Plan, Signature
+from bitsect.values.budget import Budget
 from bitsect.values.latency_table import place_key
 
 W4A8, W4A16 = Format(4, 8), Format(4, None)

@@ -21,12 +21,12 @@ from safetensors.numpy import save_file
 from torch import Tensor, nn
 from torch.export import Dim
 
-from bitsect.capture import capture
 from bitsect.cli import main
 from bitsect.errors import BitsectError
-from bitsect.models import load_model
-from bitsect.models.pt2 import load_pt2
-from bitsect.models.sizes import is_arithmetic
+from bitsect.network.capture import capture
+from bitsect.sources.models import load_model
+from bitsect.sources.models.pt2 import load_pt2
+from bitsect.sources.models.sizes import is_arithmetic
 
 SECONDS = 20  # at most, for any file; they take a fraction of one
 

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bitsect.capture import capture
 from bitsect.errors import BitsectError
-from bitsect.evaluate import Arrays, Done
 from bitsect.measure import (
     Context,
     exact_pairs,
@@ -25,9 +23,11 @@ from bitsect.measure import (
     single_losses,
     weight_errors,
 )
-from bitsect.quantizer import Grid
-from bitsect.tasks import Outcome, Task
+from bitsect.measure.evaluator import Arrays, Done
+from bitsect.network.capture import capture
+from bitsect.sources.tasks import Outcome, Task
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, PLACEMENTS, Format, Placement, Plan
+from bitsect.values.grid import Grid
 from odd_models import Block, program_of
 from tiny import CLASSES, images, judge, refill, residual, residual_context, seeded
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError
-from bitsect.metrics import METRICS, Array, Means, Metric, Options, metric, metric_named, tabulate
-from bitsect.trust import halved, ranked, resampled, score, spearman
+from bitsect.solve.metrics import METRICS, Array, Means, Metric, Options, metric, metric_named, tabulate
+from bitsect.solve.reliability import halved, ranked, resampled, score, spearman
 from bitsect.values import INT4, INT8, Losses, Measured, Noise, Scores
 
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import bitsect
-from bitsect.capture import capture
 from bitsect.cli import main
 from bitsect.errors import BitsectError
-from bitsect.models import load_model, parse_example
-from bitsect.models.pt2 import load_pt2
+from bitsect.network.capture import capture
+from bitsect.sources.models import load_model, parse_example
+from bitsect.sources.models.pt2 import load_pt2
 from odd_models import model_of, same
 
 # What users' own modules hold, as they write them.

@@ -22,12 +22,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bitsect
 from bitsect.errors import BitsectError, DataError, RunError, TargetError
-from bitsect.opening import open_run
-from bitsect.progress import Progress
-from bitsect.result import Result
-from bitsect.run import Settings
-from bitsect.search import Found, Problem
-from bitsect.store import Folder
+from bitsect.pipeline.result import Result
+from bitsect.runs.folder import Folder
+from bitsect.runs.opening import open_run
+from bitsect.runs.progress import Progress
+from bitsect.runs.run import Settings
+from bitsect.solve.search import Found, Problem
 from bitsect.values import FLOAT, INT4, INT8, LatencyTable, Plan, Target
 from bitsect.values.latency_table import place_key
 

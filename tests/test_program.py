@@ -12,10 +12,10 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from bitsect.capture import capture
 from bitsect.errors import BitsectError, DataError
-from bitsect.program import Program, Rounding
-from bitsect.quantizer import Grid
+from bitsect.network.capture import capture
+from bitsect.network.program import Program, Rounding
+from bitsect.values.grid import Grid
 from odd_models import (
     BATCH,
     MODELS,

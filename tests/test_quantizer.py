@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bitsect.capture import capture
 from bitsect.errors import PlanError
-from bitsect.quantizer import Codes, Grid, Layout, quantize_weight
-from bitsect.rounder import Rounder
-from bitsect.rounding import ROUNDINGS
+from bitsect.network.capture import capture
+from bitsect.network.layout import Layout
+from bitsect.rounding.rounder import Rounder
+from bitsect.rounding.squant import ROUNDINGS
+from bitsect.rounding.weights import Codes, quantize_weight
 from bitsect.values import INT8, Format, Plan, Range
+from bitsect.values.grid import Grid
 
 calm = settings(deadline=None, max_examples=60)
 SIZES = st.integers(1, 4)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError, PlanError, TargetError
-from bitsect.search import SEARCHES, Found, Problem, high_to_low, pinned
-from bitsect.search.uniform import or_cheaper_uniform
+from bitsect.solve.search import SEARCHES, Found, Problem, high_to_low, pinned
+from bitsect.solve.search.uniform import or_cheaper_uniform
 from bitsect.values import FLOAT, INT4, INT8, Evaluation, Format, Layer, Plan
 
 TOTAL = 1000

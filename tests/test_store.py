@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from bitsect.disk import write_bytes, write_text
 from bitsect.errors import BitsectError, RunError
-from bitsect.store import LOCK, Arrays, Folder, Journal
+from bitsect.runs.disk import write_bytes, write_text
+from bitsect.runs.folder import LOCK, Arrays, Folder, Journal
 
 calm = settings(deadline=None, max_examples=20)
 HERE = Path(__file__).parent

@@ -9,10 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from bitsect.errors import BitsectError, DataError
-from bitsect.references import resolve
-from bitsect.tasks import TASKS, Task, named_tensors, task_named
-from bitsect.tasks.classification import check_labels
-from bitsect.tasks.outputs import choose, divergence, logits
+from bitsect.names import resolve
+from bitsect.sources.tasks import TASKS, Task, named_tensors, task_named
+from bitsect.sources.tasks.classification import check_labels
+from bitsect.sources.tasks.outputs import choose, divergence, logits
 
 SCORES = torch.randn(7, 9, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 8, 3, 3, 5, 1, 2])

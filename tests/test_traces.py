@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.autograd.functional import hessian, jacobian
 from torch.nn import functional as F
 
-from bitsect.capture import capture
 from bitsect.errors import BitsectError
 from bitsect.measure import Context, hessian_traces
 from bitsect.measure import traces as traces_module
@@ -29,10 +28,11 @@ from bitsect.measure.traces import (
     mini_batches,
     relative_error,
 )
-from bitsect.metrics import METRICS
-from bitsect.program import Program
-from bitsect.tasks import Outcome, Task
-from bitsect.trust import score
+from bitsect.network.capture import capture
+from bitsect.network.program import Program
+from bitsect.solve.metrics import METRICS
+from bitsect.solve.reliability import score
+from bitsect.sources.tasks import Outcome, Task
 from bitsect.values import INT8, Measured
 from bitsect.values.probing import Probing
 from odd_models import Block

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bitsect.capture import capture
-from bitsect.models.paper import paper_network
-from bitsect.program import Program
+from bitsect.network.capture import capture
+from bitsect.network.program import Program
+from bitsect.sources.models.paper import paper_network
 from odd_models import BATCH, batch_of, close, eager, reference, same
 from odd_models import one_thread as one_thread
 

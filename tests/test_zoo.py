@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from bitsect.errors import BitsectError
-from bitsect.models import zoo
+from bitsect.sources.models import zoo
 
 MEGABYTE = 10**6
 # The least share of the test images that the float network has right.

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bitsect.calibrate import calibrate
-from bitsect.capture import capture
-from bitsect.data import Samples, load_samples
-from bitsect.evaluate import Done, Evaluator
 from bitsect.measure import Context
-from bitsect.program import Program
-from bitsect.rounder import Rounder
-from bitsect.tasks import Task, task_named
+from bitsect.measure.evaluator import Done, Evaluator
+from bitsect.network.capture import capture
+from bitsect.network.program import Program
+from bitsect.rounding.ranges import calibrate
+from bitsect.rounding.rounder import Rounder
+from bitsect.sources.data import Samples, load_samples
+from bitsect.sources.tasks import Task, task_named
 from bitsect.values import ONNXRUNTIME, PAPER, Placement
 
 CLASSES = 5

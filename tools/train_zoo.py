@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import nn
 from torch.nn import functional as F
 
-from bitsect.models.zoo import FOLDER, NETWORKS, data_path, load_network
+from bitsect.sources.models.zoo import FOLDER, NETWORKS, data_path, load_network
 
 SAMPLE = 2048
 BATCH = 128

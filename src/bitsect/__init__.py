@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .capture import capture
     from .errors import BitsectError
-    from .pipeline import evaluate, quantize, sensitivity
-    from .run import Settings
+    from .network.capture import capture
+    from .pipeline.quantize import evaluate, quantize, sensitivity
+    from .runs.run import Settings
     from .values import Format, Plan, Target
 
 __all__ = [

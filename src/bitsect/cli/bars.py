@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from ..progress import Advance, Progress
+from ..runs.progress import Advance, Progress
 from .output import note, stderr
 
 

@@ -35,9 +35,9 @@ def evaluate(
         return _file(model, opening, runtime, json, plan=plan, format=format, calibration=calibration)
     if runtime is not None:
         raise typer.BadParameter("is for an ONNX file", param_hint="--runtime")
-    from ..notes import NO_LABELS
-    from ..opening import is_folder
-    from ..pipeline import evaluate as judge
+    from ..pipeline.notes import NO_LABELS
+    from ..pipeline.quantize import evaluate as judge
+    from ..runs.opening import is_folder
     from ..values import megabytes
     from .bars import ShownProgress
     from .output import layers_by_format, note, print_json, stdout, working
@@ -80,7 +80,7 @@ def evaluate(
 def _file(path: str, opening: Opening, runtime: str | None, json: bool, **of_plans: str | None) -> None:
     """The model in an ONNX file: it has its formats and ranges in it."""
     from ..errors import DataError
-    from ..pipeline import evaluate_file
+    from ..pipeline.quantize import evaluate_file
     from .bars import ShownProgress
     from .output import print_json, stdout, working
 

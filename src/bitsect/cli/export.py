@@ -10,7 +10,7 @@ from .app import JsonOption, TrustOption
 from .options import DATA, SAMPLES, RunArgument, TaskOption, command, run_folder
 
 if TYPE_CHECKING:
-    from ..export.deliver import Delivery
+    from ..exporters.deliver import Delivery
 
 
 @command
@@ -50,7 +50,7 @@ def export(
 ) -> None:
     """Write a run's model to a file, run it there, and prove that it is the one that was judged."""
     from ..errors import ExportError
-    from ..pipeline import export as write
+    from ..pipeline.quantize import export as write
     from .bars import ShownProgress
     from .output import print_json, working
 

@@ -7,14 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import (
-    EmbeddingsOption,
-    InputShapeOption,
-    JsonOption,
-    ModelOrRunArgument,
-    TrustOption,
-    app,
-)
+from .app import EmbeddingsOption, InputShapeOption, JsonOption, ModelOrRunArgument, TrustOption, app
 
 
 @app.command()
@@ -28,8 +21,9 @@ def latency(
     json: JsonOption = False,
 ) -> None:
     """Latency of MODEL by layer and format, and of uniform plans."""
-    from ..latency import describe, latency_table
-    from ..pipeline import capture_model
+    from ..latency import latency_table
+    from ..pipeline.quantize import capture_model
+    from ..solve.costs import describe
     from ..values import FLOAT, Format
     from .output import note, print_json, stdout
     from .tables import table_of

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from .app import (
-    DeviceOption,
-    EmbeddingsOption,
-    InputShapeOption,
-    JsonOption,
-    ModelArgument,
-    TrustOption,
-    app,
-)
+from .app import DeviceOption, EmbeddingsOption, InputShapeOption, JsonOption, ModelArgument, TrustOption, app
 
 
 @app.command()
@@ -23,8 +15,8 @@ def layers(
     device: DeviceOption = None,
 ) -> None:
     """List the layers of MODEL: name, kind, weights, multiply-adds; totals; what stays in float and why."""
-    from ..pipeline import capture_model
-    from ..remarks import remarks
+    from ..network.remarks import remarks
+    from ..pipeline.quantize import capture_model
     from ..values import megabytes
     from .output import count, print_json, stdout
 

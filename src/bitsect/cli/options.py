@@ -179,7 +179,7 @@ class Measuring:
     ] = 64
 
     def arguments(self, seed: int | None = None) -> dict[str, Any]:
-        from ..metrics import Options
+        from ..solve.metrics import Options
 
         return {
             "metric": self.metric,
@@ -243,7 +243,7 @@ class Goal:
 def run_folder(run: str) -> None:
     """Refuse what is not the folder of a run."""
     from ..errors import RunError
-    from ..opening import is_folder
+    from ..runs.opening import is_folder
 
     if not is_folder(run):
         raise RunError(f"{run} is not the folder of a run: `bitsect quantize MODEL --out {run}` makes one")
@@ -251,7 +251,7 @@ def run_folder(run: str) -> None:
 
 def run_of(model: str, out: str | None = None) -> str | None:
     """The folder that keeps what a command finds, if one does."""
-    from ..opening import is_folder
+    from ..runs.opening import is_folder
 
     return model if is_folder(model) else out
 

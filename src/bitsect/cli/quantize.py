@@ -25,7 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..result import Result
+    from ..pipeline.result import Result
 
 
 @command
@@ -40,7 +40,7 @@ def quantize(
     json: JsonOption = False,
 ) -> None:
     """Find the format of each layer that keeps the target, and write it as a plan."""
-    from ..pipeline import quantize as find
+    from ..pipeline.quantize import quantize as find
     from .bars import ShownProgress
     from .output import working
 
@@ -75,7 +75,7 @@ def search(
     json: JsonOption = False,
 ) -> None:
     """Solve a run again for another target, metric or budget; nothing is measured twice."""
-    from ..pipeline import quantize as find
+    from ..pipeline.quantize import quantize as find
     from .bars import ShownProgress
     from .output import working
 

@@ -37,7 +37,7 @@ def sensitivity(
     json: JsonOption = False,
 ) -> None:
     """Score the layers of MODEL by how much rounding them hurts, with error bars."""
-    from ..pipeline import sensitivity as measure
+    from ..pipeline.quantize import sensitivity as measure
     from .bars import ShownProgress
     from .output import note, print_json, stdout, working
     from .tables import table_of

@@ -1,7 +1,7 @@
 """How long plans take: tables of latencies, costs of plans, budgets. Numbers only, no torch."""
 
-from .budget import Budget
-from .costs import bit_operations, cost, cost_table, describe, faster_formats, latency_ms
+from ..solve.costs import bit_operations, cost, cost_table, describe, faster_formats, latency_ms
+from ..values.budget import Budget
 from .cutlass import import_cutlass
 from .tables import TABLES, latency_table
 

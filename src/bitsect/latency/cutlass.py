@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import BitsectError
-from ..reading import reading
+from ..files import reading
 from ..values import FLOAT, Format, LatencyTable
 from ..values.latency_table import convolution_key, gemm_key
 

@@ -10,10 +10,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from ..binding import Inputs
-from ..evaluate import Evaluator, check_finite
-from ..program import FLOAT_ROUNDING, Program, Rounding
+from ..network.binding import Inputs
+from ..network.program import FLOAT_ROUNDING, Program, Rounding
 from ..values import Format, Plan
+from .evaluator import Evaluator, check_finite
 
 Progress = Callable[[int], None]
 

@@ -24,12 +24,12 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ..errors import BitsectError
-from ..evaluate import Arrays, Done
-from ..tasks.outputs import logits
-from ..trust import halves_agree
+from ..solve.reliability import halves_agree
+from ..sources.tasks.outputs import logits
 from ..values import Damage, Format
 from ..values.damage import Change
 from .context import Context, Progress, silent, wide
+from .evaluator import Arrays, Done
 
 TEMPERATURE = math.inf
 MEMORY_BYTES = 256e6  # what the moves of one batch may take

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ..evaluate import Done
 from ..values import Format
 from .context import Context, Progress, silent
+from .evaluator import Done
 
 
 def weight_errors(context: Context, format: Format) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

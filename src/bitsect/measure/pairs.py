@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..binding import Inputs
 from ..errors import BitsectError
-from ..evaluate import Arrays, Done
-from ..program import State
+from ..network.binding import Inputs
+from ..network.program import State
 from ..values import Format
 from .context import Context, Progress, float_leaves, power, silent, with_leaves
+from .evaluator import Arrays, Done
 
 
 def exact_pairs(context: Context, format: Format, done: Done, progress: Progress = silent) -> None:

@@ -5,9 +5,17 @@ from __future__ import annotations
 from torch import Tensor
 from torch.fx import Node
 
-from ..operators import CONVOLUTIONS, EINSUM, LINEAR, MATMULS, RESHAPES, TRANSPOSED_CONVOLUTIONS, is_random
-from ..operators import operator_name as name_of
-from ..program import Program
+from ..network.operators import (
+    CONVOLUTIONS,
+    EINSUM,
+    LINEAR,
+    MATMULS,
+    RESHAPES,
+    TRANSPOSED_CONVOLUTIONS,
+    is_random,
+)
+from ..network.operators import operator_name as name_of
+from ..network.program import Program
 
 # Linear, or linear in pieces, in all that they take together.
 PIECEWISE_LINEAR = RESHAPES | {

@@ -24,11 +24,11 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import BitsectError
-from ..evaluate import Arrays, Done
-from ..program import Program
+from ..network.program import Program
 from ..values.probing import Probing
 from .context import Context, Progress, own_leaves, silent
 from .curvature import NoRoot, curvature_vectors, signs
+from .evaluator import Arrays, Done
 from .piecewise import piecewise_linear_layers
 
 Array = NDArray[np.float64]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BitsectError, PlanError
-from ..reading import read_json
+from ..files import read_json
 from .format import FLOAT, INT4, INT8, Format
 from .layer import Layer, Place, Signature
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PlanError
-from ..reading import read_json
+from ..files import read_json
 from .format import FLOAT, Format
 from .layer import Layer
 

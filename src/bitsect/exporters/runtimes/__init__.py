@@ -1,0 +1,1 @@
+"""Runtimes that run written models."""

@@ -1,0 +1,1 @@
+"""An nn.Module made into a Program that can be run from any layer."""

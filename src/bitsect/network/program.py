@@ -1,0 +1,500 @@
+"""A captured network as a list of steps, with its verbs: run, run_from, observe, differentiate.
+
+The graph is functional: no step changes a value that another one made, so the values alive before
+any layer are a state from which the rest can be run again, as often as wanted, to the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from ..errors import BitsectError, DataError
+from ..values import Comparison, Layer, Place, Skipped
+from ..values.grid import Grid
+from .binding import Binding, Inputs
+from .derivative import Derivative, explained
+from .layout import Layout
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor of a multiply: a weight with its layout, or an activation with the tensor it reads."""
+
+    position: int
+    node: Node
+    layout: Layout | None = None  # of a weight
+    root: Node | None = None  # what a weight is a view of: the value that is differentiated
+    tensor: str | None = None  # of an activation: the name its range is kept under
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """A place of a layer in the graph."""
+
+    layer: str
+    place: Place
+    node: Node
+    operands: tuple[Operand, ...]
+    output: str  # the name of the tensor after batch norm and a following rectifier
+
+    @property
+    def weight(self) -> Operand | None:
+        return next((operand for operand in self.operands if operand.layout is not None), None)
+
+    @property
+    def activations(self) -> tuple[Operand, ...]:
+        return tuple(operand for operand in self.operands if operand.layout is None)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A residual sum: two activations of one shape added, with a following rectifier."""
+
+    node: Node
+    tensor: str
+    addends: tuple[Node, Node]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a plan does to a program: operands replaced, operands rounded, biases added, results rounded.
+
+    A kernel does a step in an arithmetic of its own, from the step's operator and arguments, and may
+    include steps after it: these are `done` and hand on what they are given.
+    """
+
+    weights: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
+    inputs: Mapping[tuple[str, int], Grid] = field(default_factory=dict)
+    biases: Mapping[str, Tensor] = field(default_factory=dict)  # shaped to be added to a multiply's result
+    results: Mapping[str, Grid] = field(default_factory=dict)
+    kernels: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
+    done: Collection[str] = ()
+
+
+FLOAT_ROUNDING = Rounding()
+
+
+@dataclass(frozen=True)
+class State:
+    """The values alive before a layer."""
+
+    values: Mapping[Node, Any]
+    rows: int  # samples in the batch, without padding
+
+
+class Program:
+    """A network as steps that can be run under a rounding, from any layer."""
+
+    comparison: Comparison | None = None  # with the network, where it was captured from one
+
+    def __init__(
+        self,
+        *,
+        nodes: Sequence[Node],
+        constants: Mapping[Node, Any],
+        inputs: Sequence[Node],
+        outputs: Any,
+        in_spec: pytree.TreeSpec,
+        out_spec: pytree.TreeSpec,
+        layers: tuple[Layer, ...],
+        multiplies: tuple[Multiply, ...],
+        sums: tuple[Sum, ...],
+        tensors: Mapping[str, Sequence[Node]],
+        skipped: tuple[Skipped, ...],
+        example: Inputs,
+        fixed_batch: int | None,
+        exported: ExportedProgram,
+    ) -> None:
+        self.layers, self.multiplies, self.sums = layers, multiplies, sums
+        self.tensors = {name: nodes[0] for name, nodes in tensors.items()}
+        self._tensor_nodes, self.skipped = dict(tensors), skipped
+        self.example, self.fixed_batch, self.exported = example, fixed_batch, exported
+        self._inputs, self._outputs = list(inputs), outputs
+        self._binding, self._out_spec = Binding(inputs, in_spec, fixed_batch), out_spec
+        self._given = dict(constants)  # parameters, buffers and literal constants
+        self._split(nodes)
+        self._multiply_at = {multiply.node: multiply for multiply in multiplies}
+        self._start: dict[str, int] = {}
+        for index, node in enumerate(self._steps):
+            if node in self._multiply_at:
+                self._start.setdefault(self._multiply_at[node].layer, index)
+
+    def _split(self, nodes: Sequence[Node]) -> None:
+        """Separate the steps that need no input, which are computed once, from those of every run."""
+        fixed: set[Node] = set(self._given)
+        self._prologue: list[Node] = []
+        self._steps: list[Node] = []
+        for node in nodes:
+            independent = all(source in fixed for source in node.all_input_nodes)
+            if independent:
+                fixed.add(node)
+            (self._prologue if independent else self._steps).append(node)
+        self._constants = dict(self._given)
+        with torch.no_grad():
+            for node in self._prologue:
+                self._constants[node] = _call(node, self._constants)
+        last: dict[Node, int] = {}
+        for index, node in enumerate(self._steps):
+            for source in node.all_input_nodes:
+                last[source] = index
+        kept = {leaf for leaf in pytree.tree_leaves(self._outputs) if isinstance(leaf, Node)}
+        self._dying: list[list[Node]] = [[] for _ in self._steps]
+        for node, index in last.items():
+            if node not in self._constants and node not in kept:
+                self._dying[index].append(node)
+        for index, node in enumerate(self._steps):
+            if node not in last and node not in kept:
+                self._dying[index].append(node)
+
+    # The verbs.
+
+    def run(self, inputs: Inputs, rounding: Rounding = FLOAT_ROUNDING) -> Any:
+        """The network's outputs, in the structure the network gives them."""
+        return self.run_keeping(inputs, (), rounding)[0]
+
+    def run_keeping(
+        self, inputs: Inputs, keep: Iterable[str], rounding: Rounding = FLOAT_ROUNDING
+    ) -> tuple[Any, dict[str, State]]:
+        """The outputs, and the states before the layers `keep`."""
+        values, rows = self._binding.bind(inputs, self.device)
+        with torch.no_grad():
+            return self._run(values, rows, 0, keep, rounding)
+
+    def run_from(
+        self, layer: str, state: State, rounding: Rounding = FLOAT_ROUNDING, keep: Iterable[str] = ()
+    ) -> tuple[Any, dict[str, State]]:
+        """The outputs of the steps from `layer` on, and the states before the later layers `keep`."""
+        with torch.no_grad():
+            return self._run(dict(state.values), state.rows, self.start(layer), keep, rounding)
+
+    def observe(
+        self, inputs: Inputs, see: Mapping[str, Callable[[Tensor], None]], rounding: Rounding = FLOAT_ROUNDING
+    ) -> Any:
+        """The outputs, having shown each tensor named in `see` to its function."""
+        by_node: dict[Node, list[Callable[[Tensor], None]]] = {}
+        for name, function in see.items():
+            if name not in self.tensors:
+                raise BitsectError(f"unknown tensor '{name}'; Program.tensors lists them")
+            for node in self.nodes_of(name):
+                by_node.setdefault(node, []).append(function)
+        values, rows = self._binding.bind(inputs, self.device)
+
+        def show(node: Node, value: Any) -> None:
+            for function in by_node.get(node, ()):
+                function(self._binding.without_padding(_detached(value), rows))
+
+        with torch.no_grad():
+            for node, value in [*self._constants.items(), *values.items()]:
+                show(node, value)
+            self._walk(values, 0, len(self._steps), rounding, made=show)
+        return self._collect(values, rows)
+
+    def observe_operands(
+        self, inputs: Inputs, see: Mapping[tuple[str, int], Callable[[Tensor], None]]
+    ) -> None:
+        """Show operands of the float network, as their multiply gets them, to their functions in `see`.
+
+        Each is known by the name of its multiply's node and its index there. Later steps are left out.
+        """
+        names = {name for name, _ in see}
+        values, rows = self._binding.bind(inputs, self.device)
+
+        def show(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
+            key = (multiply.node.name, multiply.operands.index(operand))
+            if key in see:
+                see[key](self._binding.without_padding(value.detach(), rows))
+            return value
+
+        stop = 1 + max((i for i, node in enumerate(self._steps) if node.name in names), default=-1)
+        with torch.no_grad():
+            self._walk(values, 0, stop, FLOAT_ROUNDING, operand=show)
+
+    def differentiate(
+        self, inputs: Inputs, loss: Callable[[Any], Tensor], layers: Iterable[str], *, once: bool = False
+    ) -> Derivative:
+        """Derivatives of `loss(outputs)` with respect to each layer's weight.
+
+        A matmul of two activations has none: there, with respect to zeros added to its operands.
+        Differentiated `once` there are no Hessian products, at a fraction of the memory.
+        """
+        wanted = self._known(layers)
+        variables: dict[str, list[Tensor]] = {name: [] for name in wanted}
+
+        def add_zeros(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
+            if multiply.layer not in wanted or multiply.weight is not None:
+                return value
+            zeros = torch.zeros_like(value, requires_grad=True)
+            variables[multiply.layer].append(zeros)
+            return value + zeros
+
+        value = self._tracked_loss(inputs, loss, variables, add_zeros)
+        flat = [variable for group in variables.values() for variable in group]
+        with explained(self._steps):
+            gradients = iter(
+                torch.autograd.grad(
+                    value, flat, create_graph=not once, allow_unused=True, materialize_grads=True
+                )
+            )
+        tracked = {name: tuple(next(gradients) for _ in group) for name, group in variables.items()}
+        detached = {name: tuple(gradient.detach() for gradient in group) for name, group in tracked.items()}
+        groups = {name: tuple(group) for name, group in variables.items()}
+        return Derivative(detached, groups, tracked, self._steps)
+
+    def gradients(
+        self,
+        inputs: Inputs,
+        loss: Callable[[Any], Tensor],
+        layers: Iterable[str],
+        see: Callable[[tuple[str, int], Tensor], None] = lambda key, value: None,
+    ) -> dict[str, tuple[list[Tensor], dict[tuple[str, int], Tensor]]]:
+        """First derivatives alone: of each layer's weights, and of its activation operands by their key.
+
+        `see` is shown every such operand.
+        """
+        wanted = self._known(layers)
+        variables: dict[str, list[Tensor]] = {name: [] for name in wanted}
+        operands: dict[str, dict[tuple[str, int], Tensor]] = {name: {} for name in wanted}
+
+        def follow(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
+            if multiply.layer not in wanted or operand.layout is not None:
+                return value
+            key = (multiply.node.name, multiply.operands.index(operand))
+            see(key, value.detach())
+            zeros = operands[multiply.layer][key] = torch.zeros_like(value, requires_grad=True)
+            return value + zeros
+
+        value = self._tracked_loss(inputs, loss, variables, follow)
+        flat = [leaf for name in wanted for leaf in (*variables[name], *operands[name].values())]
+        with explained(self._steps):
+            gradients = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
+        return {
+            name: (
+                [next(gradients) for _ in variables[name]],
+                {key: next(gradients) for key in operands[name]},
+            )
+            for name in wanted
+        }
+
+    def _tracked_loss(
+        self,
+        inputs: Inputs,
+        loss: Callable[[Any], Tensor],
+        variables: dict[str, list[Tensor]],
+        operand: Callable[[Multiply, Operand, Tensor], Tensor],
+    ) -> Tensor:
+        """The loss, as a function of the weights of the layers in `variables`, where they are noted."""
+        leaves: dict[Node, Tensor] = {}
+        for multiply in self.multiplies:
+            weight = multiply.weight
+            if multiply.layer in variables and weight is not None and weight.root not in leaves:
+                assert weight.root is not None
+                leaf = self._constants[weight.root].detach().clone().requires_grad_()
+                leaves[weight.root] = leaf
+                variables[multiply.layer].append(leaf)
+        values, rows = self._binding.bind(inputs, self.device)
+        with torch.enable_grad():
+            values |= {node: _detached(value) for node, value in self._constants.items()}
+            values |= self._prologue_with(leaves)
+            with explained(self._steps):
+                self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=operand)
+            return loss(self._collect(values, rows))
+
+    # What the verbs stand on.
+
+    def start(self, layer: str) -> int:
+        """The step at which `layer` first multiplies."""
+        if layer not in self._start:
+            raise BitsectError(f"unknown layer '{layer}'; `bitsect layers` lists them")
+        return self._start[layer]
+
+    def _known(self, layers: Iterable[str]) -> list[str]:
+        """`layers` in their order in the network, whatever order they are given in."""
+        return sorted(set(layers), key=self.start)
+
+    def constant(self, node: Node) -> Tensor:
+        value = self._constants[node]
+        assert isinstance(value, Tensor)
+        return value.detach()
+
+    @property
+    def steps(self) -> int:
+        return len(self._steps)
+
+    def nodes_of(self, tensor: str) -> Sequence[Node]:
+        """The nodes that make the values of `tensor`: one, or one for each step of a recurrence."""
+        return self._tensor_nodes[tensor]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that computes something, each after those it reads."""
+        return (*self._prologue, *self._steps)
+
+    @property
+    def output_nodes(self) -> tuple[Node, ...]:
+        return tuple(leaf for leaf in pytree.tree_leaves(self._outputs) if isinstance(leaf, Node))
+
+    @cached_property
+    def layer_tensors(self) -> frozenset[str]:
+        """The tensors that layers take and give; the others are sums on their way."""
+        taken = (operand.tensor for multiply in self.multiplies for operand in multiply.activations)
+        return frozenset({*(multiply.output for multiply in self.multiplies), *filter(None, taken)})
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the network expects its inputs."""
+        examples = (*(node.meta.get("val") for node in self._inputs), *self._given.values())
+        devices = (value.device for value in examples if isinstance(value, Tensor))
+        return next(devices, torch.get_default_device())
+
+    @cached_property
+    def bytes_per_sample(self) -> int:
+        """What the values of one sample take in memory, counted on the example."""
+        made: list[int] = []
+
+        def count(node: Node, value: Any) -> None:
+            leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+            made.append(sum(leaf.numel() * leaf.element_size() for leaf in leaves))
+
+        values, rows = self._binding.bind(self.example, self.device)
+        with torch.no_grad():
+            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, made=count)
+        return sum(made) // max(1, rows)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the graph and of every parameter, buffer and constant."""
+        graph = self.exported.graph
+        digest = hashlib.sha256("\n".join(node.format_node() or "" for node in graph.nodes).encode())
+        digest.update(
+            repr(self.layers).encode()
+        )  # the graph alone does not tell an image of 32² from one of 64²
+        for node, value in self._given.items():
+            digest.update(node.name.encode())
+            if isinstance(value, Tensor) and value.device.type != "meta":
+                flat = value.detach().cpu().contiguous()
+                digest.update(f"{flat.dtype}{tuple(flat.shape)}".encode())
+                digest.update(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def _run(
+        self, values: dict[Node, Any], rows: int, start: int, keep: Iterable[str], rounding: Rounding
+    ) -> tuple[Any, dict[str, State]]:
+        states: dict[str, State] = {}
+        for position, name in sorted((self.start(name), name) for name in set(keep)):
+            if position >= start:
+                self._walk(values, start, position, rounding)
+                states[name], start = State(dict(values), rows), position
+        self._walk(values, start, len(self._steps), rounding)
+        return self._collect(values, rows), states
+
+    def _walk(
+        self,
+        values: dict[Node, Any],
+        start: int,
+        stop: int,
+        rounding: Rounding,
+        operand: Callable[[Multiply, Operand, Tensor], Tensor] | None = None,
+        made: Callable[[Node, Any], None] | None = None,
+    ) -> None:
+        constants = self._constants
+
+        def read(node: Node) -> Any:
+            return values[node] if node in values else constants[node]
+
+        for index in range(start, stop):
+            node = self._steps[index]
+            args, kwargs = map_arg(node.args, read), map_arg(node.kwargs, read)
+            result: Any
+            grid = None
+            if node.name in rounding.done:
+                result = args[0]
+            elif node.name in rounding.kernels:
+                result = rounding.kernels[node.name](node.target, args, kwargs)
+            else:
+                multiply = self._multiply_at.get(node)
+                if multiply is not None:
+                    args = _with_operands(multiply, args, rounding, operand)
+                result = node.target(*args, **kwargs)  # type: ignore[operator]
+                if node.name in rounding.biases:
+                    result = result + rounding.biases[node.name]
+                grid = rounding.results.get(node.name)
+            if made is not None:
+                made(node, result)
+            values[node] = result if grid is None else grid.round(result)
+            for dead in self._dying[index]:
+                values.pop(dead, None)
+
+    def _prologue_with(self, leaves: dict[Node, Tensor]) -> dict[Node, Any]:
+        """The constants that follow from `leaves`, computed again so that derivatives reach them."""
+        values: dict[Node, Any] = dict(leaves)
+        known = ChainMap(values, self._constants)
+        for node in self._prologue:
+            if node not in values and any(source in values for source in node.all_input_nodes):
+                values[node] = _call(node, known)
+        return values
+
+    def _collect(self, values: Mapping[Node, Any], rows: int) -> Any:
+        def read(leaf: Any) -> Any:
+            if not isinstance(leaf, Node):
+                return leaf
+            if leaf in self._constants:
+                return self._constants[leaf]
+            if not self._binding.can_cut(values[leaf], rows):
+                raise DataError(
+                    f"the output of this network has no batch axis to cut padding from: "
+                    f"give it whole batches of {self.fixed_batch}, not {rows}"
+                )
+            return self._binding.without_padding(values[leaf], rows)
+
+        leaves = [read(leaf) for leaf in self._outputs]
+        return pytree.tree_unflatten(leaves, self._out_spec)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _call(node: Node, values: Mapping[Node, Any]) -> Any:
+    return node.target(*map_arg(node.args, values.__getitem__), **map_arg(node.kwargs, values.__getitem__))  # type: ignore[operator]
+
+
+def _with_operands(
+    multiply: Multiply,
+    args: tuple[Any, ...],
+    rounding: Rounding,
+    change: Callable[[Multiply, Operand, Tensor], Tensor] | None,
+) -> tuple[Any, ...]:
+    """The arguments of a multiply with its operands rounded."""
+    replaced: dict[int, Tensor] = {}
+    for position, operand in enumerate(multiply.operands):
+        key = (multiply.node.name, position)
+        value = _operand_of(multiply, args, operand)
+        if key in rounding.weights:
+            value = rounding.weights[key].expand_as(value)  # bmm takes a weight repeated along the batch
+        elif key in rounding.inputs:
+            value = rounding.inputs[key].round(value)
+        if change is not None:
+            value = change(multiply, operand, value)
+        replaced[operand.position] = value
+    if isinstance(args[1], list | tuple) and isinstance(args[0], str):  # einsum: an equation and a list
+        return (args[0], [replaced.get(i, arg) for i, arg in enumerate(args[1])], *args[2:])
+    return tuple(replaced.get(i, arg) for i, arg in enumerate(args))
+
+
+def _operand_of(multiply: Multiply, args: tuple[Any, ...], operand: Operand) -> Tensor:
+    source = args[1] if isinstance(args[0], str) else args
+    value = source[operand.position]
+    assert isinstance(value, Tensor)
+    return value

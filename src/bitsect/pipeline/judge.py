@@ -1,0 +1,73 @@
+"""The question that a search asks: how accurate is this plan?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+
+import numpy as np
+from torch import nn
+
+from ..errors import BitsectError
+from ..rounding.model import QuantizedModel
+from ..runs.run import Run
+from ..sources.fingerprint import fingerprint
+from ..values import FLOAT, Evaluation, Format, Plan
+
+Evaluate = Callable[[nn.Module], float]  # a user's own judge
+
+
+class Judge:
+    """The question that a search asks; plans known from before cost nothing.
+
+    Until it is given ranges by `calibrate`, it judges the float network alone.
+    """
+
+    def __init__(self, run: Run, function: Evaluate | None) -> None:
+        self.run, self.function = run, function
+        # By what the function does, not by its name alone: another body gives other figures.
+        self.remembered = function and f"own/{function_name(function)}/{fingerprint(function)}"
+        self.evaluator = run.evaluator(None)
+        self.judged: set[Plan] = set()  # besides the float network
+        self.progress: Callable[[int], None] = lambda count: None
+
+    def calibrate(self, formats: Iterable[Format]) -> None:
+        """Judge plans of these formats from now on."""
+        self.evaluator = self.run.evaluator(formats)
+
+    def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
+        before = self.evaluator.judged_batches
+        evaluation = self._by_function(plan) if self.function else self.evaluator(plan, threshold)
+        if self.evaluator.judged_batches > before and set(plan.values()) != {FLOAT}:
+            self.judged.add(plan)
+        self.progress(1)
+        return evaluation
+
+    def float_network(self) -> Evaluation:
+        """How accurate the float network is: asked first, and said at once."""
+        with self.run.progress.stage("float", len(self.run.samples)) as advance:
+            self.evaluator.progress = advance
+            evaluation = self(Plan.uniform(self.run.program.layers))
+        if self.function or not self.run.task.mean:
+            self.run.progress.say(f"float network: {evaluation.accuracy:g}")
+        elif self.run.samples.labels is not None:
+            counts = f"{evaluation.correct:g} of {evaluation.total}"
+            self.run.progress.say(f"float network: {evaluation.accuracy:.2%} ({counts} samples)")
+        return evaluation
+
+    def _by_function(self, plan: Plan) -> Evaluation:
+        """The user's own figure, remembered like a sample of its own."""
+        assert self.function is not None
+        done, key = self.evaluator.done, f"{plan.key}/{self.remembered}"
+        if key not in done:
+            value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounding(plan))))
+            if not 0 <= value < float("inf"):
+                raise BitsectError(f"evaluate= returned {value}: expected a finite number, at least 0")
+            done[key] = {"value": np.array([value])}
+            self.evaluator.judged_batches += 1
+        return Evaluation(float(done[key]["value"][0]), 1, 1)
+
+
+def function_name(function: Evaluate) -> str:
+    """What a function is called."""
+    return getattr(function, "__qualname__", type(function).__name__)

@@ -1,0 +1,120 @@
+"""What a user should know about a result, each in a sentence: of the samples, and of the plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from ..network.exported_program import example_outputs
+from ..runs.run import Run
+from ..solve.search import Found, Problem, high_to_low
+from ..sources.tasks import Task, named_tensors
+from ..values import Evaluation, Format, LatencyTable, Target
+from .result import Judged
+
+Allowed = Mapping[str, tuple[Format, ...]]
+
+NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
+
+
+def about_samples(
+    run: Run, labels: Tensor | None, float_network: Evaluation, goal: Target | None
+) -> Iterator[str]:
+    """What the float network's accuracy says of the samples; `labels` only where the task judged by them."""
+    agreement = run.samples.labels is None
+    if labels is not None:
+        yield from _near_chance(run.task, labels, float_network, agreement)
+    if goal is not None:
+        yield from _no_room(goal, float_network)
+    yield from about_output(run)
+    if agreement:
+        yield NO_LABELS
+
+
+def about_output(run: Run) -> Iterator[str]:
+    """Which output was judged, where the network has several and none is called logits."""
+    names = list(named_tensors(example_outputs(run.program.exported)))
+    if run.task.output not in (None, "logits") and len(names) > 1:
+        others = ", ".join(name for name in names if name != run.task.output)
+        yield f"output '{run.task.output}' is what is judged, not {others}: --output takes another"
+
+
+def _near_chance(task: Task, labels: Tensor, judged: Evaluation, agreement: bool) -> Iterator[str]:
+    """Said if the float network is within two standard deviations of one answer for all samples.
+
+    Guesses that do not depend on the inputs get at most the share c of the most common label right, up to
+    the chance of a binomial: c·n ± 2·√(n·c·(1 − c)).
+    """
+    if task.chance is None or not task.mean:
+        return
+    n, share = judged.total, task.chance(labels)
+    if judged.correct > n * share + 2 * math.sqrt(n * share * (1 - share)):
+        return
+    if agreement:
+        yield f"the float network gives {share * n:.0f} of {n} samples the same answer: agreement says little"
+    else:
+        yield (
+            f"the float network gets {judged.correct:g} of {n} samples right, where one answer for all gets "
+            f"{share * n:.0f}: check the labels, how inputs are normalised, and that the outputs are logits"
+        )
+
+
+def _no_room(goal: Target, judged: Evaluation) -> Iterator[str]:
+    """Said if the samples are too few for the target: no single one may be lost."""
+    if judged.total == 1 or judged.correct != int(judged.correct):
+        return
+    lost = int(judged.correct) - math.ceil(goal.threshold(judged.exact) * judged.total)
+    loss = goal.max_drop if goal.relative is None else (1 - goal.relative) * judged.exact
+    if lost > 0 or not loss:  # a target that allows no loss at all was meant so
+        return
+    yield (
+        f"the target of {goal} lets none of the {judged.correct:g} samples that are right be lost: "
+        f"about {math.ceil(1 / loss)} samples, not {judged.total}, would allow one"
+    )
+
+
+def about_search(problem: Problem, found: Found, goal: Target | None) -> Iterator[str]:
+    """The two ends of a search, said in so many words."""
+    ends = {name: ladder for name, ladder in problem.ladders.items() if len(ladder) > 1}
+    if goal is not None and found.met and ends:
+        if all(found.plan[name] == ladder[0] for name, ladder in ends.items()):
+            yield f"nothing lower keeps the target of {goal}: every layer stays at its highest"
+        if all(found.plan[name] == ladder[-1] for name, ladder in ends.items()):
+            yield f"the lowest format already keeps the target of {goal} in every layer"
+
+
+def about_uniform(problem: Problem, rows: Sequence[Judged], objective: str) -> Iterator[str]:
+    """Uniform plans that would do with less: the printed search is left as it is printed."""
+    *others, found = rows
+    for row in others:
+        allowed = all(format in problem.ladders[name] for name, format in row.plan.items())
+        cheaper = price(row, objective) < price(found, objective)
+        if problem.threshold and allowed and cheaper and row.evaluation.reaches(problem.threshold):
+            yield f"{row.name} keeps the target too and costs less: --search bisection takes it"
+
+
+def price(row: Judged, objective: str) -> float:
+    """What a plan is to have little of: latency where that is known and the objective, else size."""
+    latency = row.cost.latency_ms
+    return latency if latency is not None and objective == "latency" else row.cost.size_bytes
+
+
+def about_device(
+    possible: Allowed, steps: Sequence[Format], table: LatencyTable | None, objective: str
+) -> Iterator[str]:
+    """Formats that a device makes no use of."""
+    wanted = high_to_low(f for ladder in possible.values() for f in ladder if not f.is_float)
+    left_out = ", ".join(str(format) for format in wanted if format not in steps)
+    if table is not None and left_out and objective == "latency":
+        yield f"no layer is faster in {left_out} on {table.device}: --objective size takes it all the same"
+    elif table is not None and left_out:
+        yield f"{table.device} runs no layer in {left_out}"
+
+
+def about_rounding(run: Run) -> Iterator[str]:
+    """Which layers the chosen rounding cannot fit."""
+    if run.left_to_squant:
+        names = ", ".join(run.left_to_squant)
+        yield f"gptq does not know what the weights of {names} are multiplied by: these round by squant"

@@ -1,0 +1,1 @@
+"""What formats do to a program: codes, ranges, placements."""

@@ -1,0 +1,1 @@
+"""Where values are rounded, and in whose arithmetic."""

@@ -1,0 +1,138 @@
+"""What a run folder knows of what it was made of, and the objects that it keeps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+
+from ..sources.data import Samples, load_samples
+from ..sources.data.load import MEMORY
+from .disk import START_ANEW, fingerprint_file, reading, write_bytes
+from ..errors import RunError
+from ..network.program import Program
+from .run import Settings
+from .folder import MODEL_FILE, SAMPLES_FILE, Folder
+
+DATA_OPTIONS = {"samples", "seed", "mean", "std", "scale"}
+AGAIN = "call quantize with the Python objects once more"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What run.json says."""
+
+    model: str  # where the network was last found, or MODEL_FILE
+    data: str  # the same of the samples, or MEMORY
+    data_options: dict[str, Any]
+    task: str
+    output: str | None
+    device: str
+    settings: Settings
+    model_fingerprint: str
+    data_fingerprint: str
+    files: dict[str, str]  # the fingerprints of the objects that are kept
+
+    @classmethod
+    def read(cls, folder: Folder) -> Recorded | None:
+        """What the run in `folder` is of; None where there is none yet."""
+        known = folder.read_json("run.json")
+        if known is None:
+            return None
+        with reading(folder.path / "run.json", START_ANEW):
+            settings = {field.name: known[field.name] for field in fields(Settings)}
+            others = {field.name: known[field.name] for field in fields(cls) if field.name != "settings"}
+            for name, value in others.items():
+                expected = dict if name in ("data_options", "files") else str
+                if not isinstance(value, expected) and not (name == "output" and value is None):
+                    raise TypeError(f"its {name} is a {type(value).__name__}")
+            if not others["data_options"].keys() <= DATA_OPTIONS:
+                raise ValueError("its data_options are unknown")
+            return cls(settings=Settings(**settings), **others)
+
+    @property
+    def keeps_model(self) -> bool:
+        return is_kept(self.model)
+
+    @property
+    def keeps_samples(self) -> bool:
+        return self.data == MEMORY
+
+    def stored(self, folder: Folder, name: str) -> Path:
+        """The path of the object that the run keeps as `name`, unchanged since it was written."""
+        path = folder.inside(name)
+        if not path.exists():
+            raise RunError(f"{path} is not there: {AGAIN}")
+        if fingerprint_file(path) != self.files.get(name):
+            raise RunError(f"{path} is damaged, or another than the run was made with: {AGAIN}")
+        return path
+
+
+def is_kept(spec: str) -> bool:
+    """Whether a run keeps its network: it was given as an object, or made by a user's function."""
+    return spec == MODEL_FILE or (":" in spec and not spec.startswith("zoo:") and not spec.endswith(".pt2"))
+
+
+def keep_objects(
+    folder: Folder, known: Recorded | None, program: Program | None, samples: Samples | None
+) -> dict[str, str]:
+    """Write down the objects that came out of Python, so that the run works alone; returns fingerprints.
+
+    What is there already and unchanged is left alone.
+    """
+    files = dict(known.files) if known is not None else {}
+
+    def keep(name: str, as_bytes: Callable[[], bytes]) -> None:
+        path = folder.inside(name)
+        if not (path.exists() and fingerprint_file(path) == files.get(name)):
+            data = as_bytes()
+            write_bytes(path, data)
+            files[name] = hashlib.sha256(data).hexdigest()
+
+    if program is not None:
+        keep(MODEL_FILE, partial(_program_bytes, program))
+    if samples is not None:
+        keep(SAMPLES_FILE, partial(_sample_bytes, samples))
+    return files
+
+
+def _program_bytes(program: Program) -> bytes:
+    for node in program.exported.graph.nodes:
+        for told in ("stack_trace", "from_node"):  # paths and addresses, other ones for every caller
+            node.meta.pop(told, None)
+    buffer = BytesIO()
+    torch.export.save(program.exported, buffer)
+    return buffer.getvalue()
+
+
+def _sample_bytes(samples: Samples) -> bytes:
+    inputs, labels = samples.inputs(slice(None)), samples.labels
+    # The names say how the network takes its inputs: alone, in a row or by name.
+    arrays = {"labels": labels} if labels is not None else {}
+    if isinstance(inputs, dict):
+        arrays |= {f"named.{name}": value for name, value in inputs.items()}
+    elif isinstance(inputs, tuple):
+        arrays |= {f"row.{number}": value for number, value in enumerate(inputs)}
+    else:
+        arrays["inputs"] = inputs
+    stored: bytes = save({name: array.contiguous() for name, array in arrays.items()})
+    return stored
+
+
+def read_samples(path: Path) -> Samples:
+    """The samples that a run keeps."""
+    with reading(path, AGAIN):
+        arrays = load_file(path)
+        labels, inputs = arrays.pop("labels", None), arrays.get("inputs")
+        if inputs is None:
+            parts = {name.partition(".")[2]: value for name, value in arrays.items()}
+            named = all(name.startswith("named.") for name in arrays)
+            inputs = parts if named else tuple(parts[str(number)] for number in range(len(parts)))
+        return load_samples([(inputs,) if labels is None else (inputs, labels)])

@@ -1,0 +1,1 @@
+"""Numbers only: metrics, reliability, costs, searches; from tables to a plan."""

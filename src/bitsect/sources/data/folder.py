@@ -1,0 +1,101 @@
+"""Images in a folder, decoded when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...errors import DataError
+from .decode import common_mode, decode, read_ahead
+from .pixels import Pixels
+
+KEPT_BYTES = 10**9  # a folder that decodes to no more is decoded once: a search reads it many times
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Image files, the class of each if there are classes, and how they are read."""
+
+    root: Path
+    paths: Sequence[Path]
+    labels: Tensor | None
+    pixels: Pixels
+    workers: int
+    kept: dict[int, NDArray[np.uint8]] = field(default_factory=dict, init=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @cached_property
+    def mode(self) -> str:
+        return common_mode(self.paths)
+
+    def select(self, indices: Tensor) -> Folder:
+        paths = [self.paths[index] for index in indices.tolist()]
+        return replace(self, paths=paths, labels=None if self.labels is None else self.labels[indices])
+
+    def check(self) -> None:
+        _ = self.mode  # reads every header
+
+    def name(self, index: int) -> str:
+        return str(self.paths[index])
+
+    def stream(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
+        for images in read_ahead(self._image, [indices.tolist() for indices in parts], self.workers):
+            yield self.pixels(torch.from_numpy(images))
+
+    def contents(self) -> Iterator[Any]:
+        yield f"{self.mode} {self.pixels}".encode()
+        for index, path in enumerate(self.paths):
+            label = None if self.labels is None else int(self.labels[index])
+            image = path.read_bytes()
+            yield f"{path.relative_to(self.root).as_posix()} {label} {len(image)}".encode()
+            yield image
+
+    def _image(self, index: int) -> NDArray[np.uint8]:
+        image = self.kept.get(index)
+        if image is None:
+            image = decode(self.paths[index], self.mode)
+            if image.nbytes * len(self) <= KEPT_BYTES:  # all are of one size
+                self.kept[index] = image
+        return image
+
+
+def list_images(root: Path, pixels: Pixels, workers: int) -> Folder:
+    """The images in the sub-folders of a folder, which are the classes; or, unlabelled, in itself.
+
+    If all sub-folders have integers for names, these are the classes; else they are counted in the
+    order of their names. Hidden files, and those without the suffix of an image, are left out.
+    """
+    classes = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    paths, labels = _images(root), None
+    if classes and paths:
+        raise DataError(f"{paths[0]}: lies beside sub-folders, which are classes: move it into one")
+    if classes:
+        numbered = all(folder.name.isdecimal() for folder in classes)
+        numbers: list[int] = []
+        for number, folder in enumerate(classes):
+            images = _images(folder)
+            paths += images
+            numbers += [int(folder.name) if numbered else number] * len(images)
+        labels = torch.tensor(numbers)
+    if not paths:
+        raise DataError(f"{root}: no images in it or its sub-folders: expected {', '.join(SUFFIXES)}")
+    return Folder(root, paths, labels, pixels, workers)
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )

@@ -1,0 +1,83 @@
+"""Samples given as Python objects: tensors, or batches in an iterable such as a DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import DataError
+from .arrays import Arrays, Form, make_arrays, take_labels
+from .pixels import Pixels
+
+NAME = "data"
+
+
+def collect(data: Any, pixels: Pixels) -> Arrays:
+    """The samples of one batch or of an iterable of batches, in the order they come.
+
+    A batch is `inputs` or `(inputs, labels)`. Inputs are a tensor, a tuple of tensors or a
+    dictionary of tensors, each with the sample as its first dimension. In a batch that is a dictionary
+    `labels` (or `label`) are the labels, as every collator of Hugging Face has them; a network that
+    takes an input of that name is given `(inputs, labels)`, or `(inputs,)` where there are none.
+    """
+    pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray))
+    if pair or isinstance(data, (Tensor, np.ndarray, Mapping)):
+        data = [data]
+    batches = [_batch(batch, f"{NAME}: batch {number}") for number, batch in enumerate(data)]
+    if not batches:
+        raise DataError(f"{NAME}: holds no samples: an iterator that was used up yields nothing again")
+    form, labelled = batches[0].form, batches[0].labels is not None
+    for batch in batches:
+        same = batch.form == form and batch.tensors.keys() == batches[0].tensors.keys()
+        if not same or (batch.labels is not None) != labelled:
+            raise DataError(f"{batch.title} is made of other parts than the first: make all batches alike")
+    tensors = {key: _joined([batch.tensors[key] for batch in batches]) for key in batches[0].tensors}
+    labels = _joined([batch.labels for batch in batches if batch.labels is not None]) if labelled else None
+    return make_arrays(NAME, tensors, form, labels, pixels)
+
+
+def _batch(batch: Any, name: str) -> Arrays:
+    inputs, labels = batch, None
+    if isinstance(batch, (tuple, list)):
+        if len(batch) not in (1, 2):
+            raise DataError(
+                f"{name} has {len(batch)} parts: give (inputs, labels), several inputs as a tuple"
+            )
+        inputs, labels = batch if len(batch) == 2 else (*batch, None)
+    elif isinstance(batch, Mapping):
+        inputs = dict(batch)
+        labels = take_labels(inputs, name)
+        if not inputs:
+            raise DataError(
+                f"{name} holds labels and no inputs: add them by the names the network gives them"
+            )
+    form: Form = "tensor"
+    if isinstance(inputs, Mapping):
+        form, parts = "dict", dict(inputs)
+    elif isinstance(inputs, (tuple, list)):
+        form, parts = "tuple", {str(number): part for number, part in enumerate(inputs)}
+    else:
+        parts = {"x": inputs}
+    tensors = {key: _tensor(part, name) for key, part in parts.items()}
+    return Arrays(name, tensors, form, None if labels is None else _tensor(labels, name), None)
+
+
+def _tensor(value: Any, name: str) -> Tensor:
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        raise DataError(
+            f"{name} holds a single {type(value).__name__}: give batches of tensors, as a DataLoader does"
+        )
+    return value.detach().cpu()
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    shapes = sorted({tuple(part.shape[1:]) for part in parts})
+    if len(shapes) > 1:
+        raise DataError(f"{NAME}: samples of shapes {shapes[0]} and {shapes[1]}: bring them to one shape")
+    return torch.cat(parts)

@@ -1,0 +1,82 @@
+"""From what a user names to samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...errors import DataError
+from .files import READERS, read_arrays
+from .folder import list_images
+from .iterables import collect
+from .pixels import PerChannel, Pixels
+from .samples import Samples, Source, draw
+
+MEMORY = "<memory>"
+EXPECTED = f"a {' or '.join(READERS)} file, a folder of images, or zoo:NAME"
+
+
+def load_samples(
+    data: object,
+    *,
+    samples: int | None = None,
+    seed: int | None = None,
+    mean: PerChannel | None = None,
+    std: PerChannel | None = None,
+    scale: float | None = None,
+    workers: int = 2,
+) -> Samples:
+    """The samples that `data` names or holds; with `samples`, a random draw of so many.
+
+    With a `seed` alone all of them come in a random order, so that the first n are a draw too; without
+    either, in the order they lie in.
+
+    `data` is the path of an .npz or .safetensors file (`x`, `y`) or of a folder of images, a name such
+    as `zoo:fashion-test`, or Python objects: a tensor, a pair (inputs, labels), a dictionary of named
+    inputs and perhaps `labels`, or an iterable of such batches. uint8 images become (x·scale − mean)/std,
+    with 1/255 for scale where none is given. `workers` threads decode image files; their number changes
+    nothing that is read.
+    """
+    pixels = Pixels.of(mean, std, scale)
+    if isinstance(data, Samples):
+        if pixels != Pixels():
+            raise DataError("samples that are loaded already keep their mean, std and scale: leave them out")
+        if samples is None and (seed is None or "seed" in data.options):  # they are in a random order already
+            return data
+        spec, source = data.spec if samples is None else MEMORY, data.source
+    elif isinstance(data, (str, Path)):
+        spec, source = _opened(str(data), pixels, workers)
+    elif isinstance(data, Iterable):
+        spec, source = MEMORY, collect(data, pixels)
+    else:
+        raise DataError(
+            f"data of type {type(data).__name__}: give {EXPECTED}, tensors, or a DataLoader around a Dataset"
+        )
+    options: dict[str, Any] = {key: value for key, value in asdict(pixels).items() if value is not None}
+    if isinstance(data, Samples):
+        options = dict(data.options)
+    if samples is not None or seed is not None:
+        seed = seed or 0
+        source = source.select(draw(spec, len(source), samples, seed))
+        options |= {"seed": seed} if samples is None else {"samples": samples, "seed": seed}
+    source.check()
+    return Samples(source, spec, options)
+
+
+def _opened(spec: str, pixels: Pixels, workers: int) -> tuple[str, Source]:
+    if spec == MEMORY:
+        raise DataError("these samples were given as Python objects, which no file holds: give them again")
+    if spec.startswith("zoo:"):
+        from ..models.zoo import data_path
+
+        return spec, read_arrays(data_path(spec.removeprefix("zoo:")), spec, pixels)
+    path = Path(spec).expanduser().absolute()
+    if path.is_dir():
+        return str(path), list_images(path, pixels, workers)
+    if not path.exists():
+        raise DataError(f"{spec}: no such file or folder: give {EXPECTED}")
+    if path.suffix not in READERS:
+        raise DataError(f"{spec}: unknown kind of data: give {EXPECTED}")
+    return str(path), read_arrays(path, spec, pixels)

@@ -1,0 +1,86 @@
+"""Where networks come from: `zoo:NAME`, `paper:NAME`, `FILE.pt2` or `package.module:function`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from ...errors import BitsectError
+from ...names import calling, resolve
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network and, where its source knows one, an example input."""
+
+    model: nn.Module | ExportedProgram
+    example: Any = None
+
+
+def load_model(spec: str, *, trust: bool = False) -> Network:
+    """The network that `spec` names.
+
+    `trust` lets a .pt2 file run code that its author pickled into it.
+    """
+    with redirect_stdout(sys.stderr):  # whatever a user's code prints, stdout is for results
+        return _load(spec, trust)
+
+
+def _load(spec: str, trust: bool) -> Network:
+    source, _, name = spec.partition(":")
+    if source == "zoo":
+        from .zoo import example_input, load_network
+
+        return Network(load_network(name), example_input())
+    if source == "paper":
+        from .paper import paper_network
+
+        return Network(*paper_network(name))
+    if spec.endswith(".pt2"):
+        from .pt2 import load_pt2
+
+        return Network(load_pt2(Path(spec), trust=trust))
+    if ":" in spec:
+        return _from_function(spec)
+    if Path(spec).exists():
+        raise BitsectError(
+            f"model '{spec}' is not a .pt2 file; save it with torch.export.save, or name a function"
+        )
+    raise BitsectError(
+        f"unknown model '{spec}': use zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"
+    )
+
+
+def _from_function(spec: str) -> Network:
+    function = resolve(spec, "model")
+    if isinstance(function, nn.Module):
+        return Network(function)
+    if not callable(function):
+        raise BitsectError(f"model '{spec}' is not a function that returns a network")
+    with calling("model", spec):
+        made = function()
+    model, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module | ExportedProgram):
+        raise BitsectError(
+            f"model '{spec}' returned {type(made).__name__}; expected a torch.nn.Module, "
+            "or a pair of module and example input"
+        )
+    return Network(model, example)
+
+
+def parse_example(shape: str) -> torch.Tensor:
+    """Zeros of the shape written as `3x224x224` (one sample), doubled to a batch of two."""
+    try:
+        sizes = [int(size) for size in shape.lower().replace("×", "x").split("x")]
+        if min(sizes) < 1:
+            raise ValueError(shape)
+    except ValueError:
+        raise BitsectError(f"input shape '{shape}' is not of the form 3x224x224 (one sample)") from None
+    return torch.zeros(2, *sizes)

@@ -1,0 +1,139 @@
+"""What is asked of a network's outputs: a loss and a score for every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ...errors import BitsectError, DataError
+from ...names import calling
+from ..fingerprint import fingerprint
+from .outputs import choose, divergence, logits, pick
+
+
+class Outcome(NamedTuple):
+    """One value per sample: `loss` to differentiate, `score` in [0, 1] to count."""
+
+    loss: Tensor | None
+    score: Tensor
+
+
+class SampleError(DataError):
+    """One sample cannot be judged: its `row` in the batch, and `why`."""
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(f"row {row} {why}")
+        self.row, self.why = row, why
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a network is judged by: a function (outputs, labels) → (loss, score), each [batch].
+
+    A function may return the score alone; then nothing that needs gradients can be measured. What else
+    a task can say is left out by most:
+    """
+
+    name: str
+    function: Callable[[Any, Tensor], Any]
+    # One score in [0, 1] made of all samples' scores, where that is not their mean.
+    combine: Callable[[Tensor], float] | None = None
+    # The network's own answers in its outputs: they stand for labels where there are none.
+    answer: Callable[[Any], Tensor] | None = None
+    # How far the second outputs are from the first, for each sample; else KL, where they are logits.
+    diverge: Callable[[Any, Any], Tensor] | None = None
+    # The share of these labels that is right by giving all samples the same answer.
+    chance: Callable[[Tensor], float] | None = None
+    # Whether it judges one output, the logits; else it is given all, as the network gives them.
+    needs_logits: bool = False
+    # The name of the output that is judged, where the network gives several.
+    output: str | None = None
+
+    @property
+    def mean(self) -> bool:
+        """Whether the score is a mean over samples, so that a part of them can decide."""
+        return self.combine is None
+
+    @property
+    def code(self) -> str | None:
+        """A fingerprint of one's own functions; None for a task that comes with bitsect."""
+        own = str(getattr(self.function, "__module__", "")).partition(".")[0] != __name__.partition(".")[0]
+        functions = (self.function, self.combine, self.answer, self.diverge)
+        return fingerprint(*functions) if own or self.combine else None
+
+    def on(self, output: str | None, example: Any) -> Task:
+        """This task on the output of that name; else on the one with the logits, if it judges these.
+
+        `example` is what the network gives. Without clear logits, it is refused once they are needed.
+        """
+        if output is not None:
+            pick(example, output)
+        elif self.needs_logits:
+            with suppress(DataError):
+                output = choose(example) or None
+        return replace(self, output=output)
+
+    def outcome(self, outputs: Any, labels: Tensor) -> Outcome:
+        """The loss, if the task has one, and the score of every sample."""
+        with calling("task", self.name):
+            answer = self.function(self._judged(outputs), labels)
+        loss, score = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, answer)
+        for what, values in (("loss", loss), ("score", score)):
+            if what == "score" or values is not None:
+                self._check_shape(what, values, len(labels))
+        outside = ~((score >= 0) & (score <= 1))  # so that NaN is outside too
+        if outside.any():
+            raise BitsectError(
+                f"task '{self.name}': a score of {float(score[outside][0])}: scores are from 0 to 1"
+            )
+        return Outcome(loss, score)
+
+    def loss(self, outputs: Any, labels: Tensor) -> Tensor:
+        loss = self.outcome(outputs, labels).loss
+        if loss is None:
+            raise BitsectError(f"task '{self.name}' gives no loss to differentiate: return (loss, score)")
+        return loss
+
+    def score(self, outputs: Any, labels: Tensor) -> Tensor:
+        return self.outcome(outputs, labels).score
+
+    def score_all(self, scores: Tensor) -> float:
+        """The score of all samples from the score of each."""
+        if self.combine is None:
+            return float(scores.double().mean())
+        with calling("task", self.name):
+            return float(self.combine(scores))
+
+    def answers(self, outputs: Any) -> Tensor:
+        """The network's own answers, which stand for labels where there are none."""
+        if self.answer is None:
+            raise DataError(
+                f"task '{self.name}' needs labels: give (inputs, labels), or say in a bitsect.tasks.Task "
+                "by answer=f what of the outputs stands for them"
+            )
+        return self.answer(self._judged(outputs))
+
+    def divergence(self, reference: Any, outputs: Any) -> Tensor | None:
+        """How far each sample's outputs moved from the reference's; None if the task cannot say."""
+        first, second = self._judged(reference), self._judged(outputs)
+        if self.diverge is not None:
+            return self.diverge(first, second)
+        with suppress(DataError):
+            if logits(first).shape[1] > 1:  # what one column means only the task knows
+                return divergence(logits(first), logits(second))
+        return None
+
+    def _judged(self, outputs: Any) -> Any:
+        return outputs if self.output is None else pick(outputs, self.output)
+
+    def _check_shape(self, what: str, values: Any, samples: int) -> None:
+        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        if shape != (samples,):
+            raise BitsectError(
+                f"task '{self.name}': the {what} of {samples} samples is {shape}: "
+                f"return a tensor with one value per sample, ({samples},)"
+            )
