@@ -20,8 +20,17 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from .disk import START_ANEW, fingerprint_json, json_text, lock, open_file, read_json_object, reading, write_text
 from ..errors import RunError
+from .disk import (
+    START_ANEW,
+    fingerprint_json,
+    json_text,
+    lock,
+    open_file,
+    read_json_object,
+    reading,
+    write_text,
+)
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 VERSION = 2

@@ -15,21 +15,21 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from ..errors import BitsectError, CaptureError, RunError
+from ..measure.traces import fitting_rows
 from ..network.binding import Inputs
 from ..network.capture import capture
+from ..network.exported_program import example_outputs
+from ..network.program import Program
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
-from ..errors import BitsectError, CaptureError, RunError
-from ..network.exported_program import example_outputs
-from ..measure.traces import fitting_rows
 from ..sources.models import load_model, parse_example
-from ..network.program import Program
+from ..sources.tasks import TASKS, Task, task_named
+from ..values import Comparison
+from .folder import MODEL_FILE, SAMPLES_FILE, Folder
 from .progress import Progress
 from .recorded import Recorded, is_kept, keep_objects, read_samples
 from .run import Run, Settings, settings_of
-from .folder import MODEL_FILE, SAMPLES_FILE, Folder
-from ..sources.tasks import TASKS, Task, task_named
-from ..values import Comparison
 
 Model = str | Path | nn.Module | ExportedProgram
 

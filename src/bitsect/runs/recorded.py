@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
+from ..errors import RunError
+from ..network.program import Program
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
 from .disk import START_ANEW, fingerprint_file, reading, write_bytes
-from ..errors import RunError
-from ..network.program import Program
-from .run import Settings
 from .folder import MODEL_FILE, SAMPLES_FILE, Folder
+from .run import Settings
 
 DATA_OPTIONS = {"samples", "seed", "mean", "std", "scale"}
 AGAIN = "call quantize with the Python objects once more"

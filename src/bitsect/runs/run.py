@@ -10,24 +10,32 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from ..rounding.ranges import METHODS, SIGNS, calibrate
-from ..sources.data import Samples, load_samples
-from .disk import fingerprint_json, reading
 from ..errors import BitsectError
+from ..measure import (
+    Context,
+    exact_pairs,
+    fisher_terms,
+    hessian_traces,
+    linear_pairs,
+    single_losses,
+    weight_errors,
+)
 from ..measure.evaluator import Evaluator
-from ..rounding.fitting import Fitter, left_to_squant
-from ..measure import Context, exact_pairs, fisher_terms, hessian_traces, linear_pairs, single_losses, weight_errors
-from ..solve.metrics import Metric, Options
 from ..network.program import Program
-from .progress import Progress
+from ..rounding.fitting import Fitter, left_to_squant
+from ..rounding.ranges import METHODS, SIGNS, calibrate
 from ..rounding.rounder import Rounder, is_fitted
 from ..rounding.squant import GPTQ, ROUNDING_NAMES
-from .folder import Folder, Journal
-from ..sources.tasks import Task
+from ..solve.metrics import Metric, Options
 from ..solve.reliability import score
+from ..sources.data import Samples, load_samples
+from ..sources.tasks import Task
 from ..values import PLACEMENTS, Format, Ranges, Scores, placement_named
 from ..values.measured import Losses, Measured, Noise
 from ..values.probing import ESTIMATORS
+from .disk import fingerprint_json, reading
+from .folder import Folder, Journal
+from .progress import Progress
 
 PAIRS = ("exact", "linear")
 LOSSES = ("task", "kl")

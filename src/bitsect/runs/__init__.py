@@ -1,0 +1,1 @@
+"""The folder: journals, what a run is of, progress."""
