@@ -1,65 +1,161 @@
 """bitsect: the bit-width each layer of a trained network can bear.
 
-result = bitsect.quantize(model, samples, target=0.999, out="runs/mine")
+    result = bitsect.quantize(model, samples, target=0.999, out="runs/mine")
+
+Everything that a user meets is here; names are loaded on first use.
 """
 
-import sys
-from types import ModuleType
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .errors import BitsectError
+    from .errors import (
+        BitsectError,
+        CaptureError,
+        DataError,
+        ExportError,
+        MissingExtraError,
+        OptionError,
+        PlanError,
+        RunError,
+        TargetError,
+    )
+    from .exporters.deliver import Delivery
+    from .exporters.proof import Proof
+    from .latency.cutlass import import_cutlass
     from .network.capture import capture
-    from .pipeline.quantize import evaluate, quantize, sensitivity
-    from .runs.run import Settings
-    from .values import Format, Plan, Target
+    from .network.program import Program
+    from .pipeline.evaluate import Judgement, evaluate, evaluate_file
+    from .pipeline.export import export
+    from .pipeline.layers import layers
+    from .pipeline.quantize import quantize
+    from .pipeline.result import Result
+    from .pipeline.rows import Row, Tested
+    from .pipeline.sensitivity import sensitivity
+    from .runs.progress import Progress
+    from .solve.metrics import Array, Means, Metric, metric
+    from .solve.search.problem import Found, Problem, Trials
+    from .sources.data.load import load_samples
+    from .sources.data.samples import Samples
+    from .sources.tasks.task import Outcome, Task
+    from .values import (
+        Evaluation,
+        Format,
+        Goal,
+        LatencyTable,
+        Layer,
+        Plan,
+        Scores,
+        Scoring,
+        Settings,
+        Target,
+    )
+
+# Where each public name lives. Loaded on first use, so that `bitsect --help` and the rooms without
+# torch start at once.
+_HOMES = {
+    "errors": (
+        "BitsectError",
+        "CaptureError",
+        "DataError",
+        "ExportError",
+        "MissingExtraError",
+        "OptionError",
+        "PlanError",
+        "RunError",
+        "TargetError",
+    ),
+    "exporters.deliver": ("Delivery",),
+    "exporters.proof": ("Proof",),
+    "latency.cutlass": ("import_cutlass",),
+    "network.capture": ("capture",),
+    "network.program": ("Program",),
+    "pipeline.evaluate": ("Judgement", "evaluate", "evaluate_file"),
+    "pipeline.export": ("export",),
+    "pipeline.layers": ("layers",),
+    "pipeline.quantize": ("quantize",),
+    "pipeline.result": ("Result",),
+    "pipeline.rows": ("Row", "Tested"),
+    "pipeline.sensitivity": ("sensitivity",),
+    "runs.progress": ("Progress",),
+    "solve.metrics": ("Array", "Means", "Metric", "metric"),
+    "solve.search.problem": ("Found", "Problem", "Trials"),
+    "sources.data.load": ("load_samples",),
+    "sources.data.samples": ("Samples",),
+    "sources.tasks.task": ("Outcome", "Task"),
+    "values": (
+        "Evaluation",
+        "Format",
+        "Goal",
+        "LatencyTable",
+        "Layer",
+        "Plan",
+        "Scores",
+        "Scoring",
+        "Settings",
+        "Target",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Array",
     "BitsectError",
+    "CaptureError",
+    "DataError",
+    "Delivery",
+    "Evaluation",
+    "ExportError",
     "Format",
+    "Found",
+    "Goal",
+    "Judgement",
+    "LatencyTable",
+    "Layer",
+    "Means",
+    "Metric",
+    "MissingExtraError",
+    "OptionError",
+    "Outcome",
     "Plan",
+    "PlanError",
+    "Problem",
+    "Program",
+    "Progress",
+    "Proof",
+    "Result",
+    "Row",
+    "RunError",
+    "Samples",
+    "Scores",
+    "Scoring",
     "Settings",
     "Target",
+    "TargetError",
+    "Task",
+    "Tested",
+    "Trials",
     "__version__",
     "capture",
     "evaluate",
+    "evaluate_file",
+    "export",
+    "import_cutlass",
+    "layers",
+    "load_samples",
+    "metric",
     "quantize",
     "sensitivity",
 ]
 
-_HOMES = {
-    "BitsectError": "errors",
-    "Format": "values",
-    "Plan": "values",
-    "Settings": "run",
-    "Target": "values",
-    "capture": "capture",
-    "evaluate": "pipeline",
-    "quantize": "pipeline",
-    "sensitivity": "pipeline",
-}
-
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use, so that `bitsect --help` and the rooms without torch start at once.
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'bitsect' has no attribute '{name}'")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    def __setattr__(self, name: str, value: Any) -> None:
-        # `bitsect.capture` stays the function when the module of that name is imported.
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,8 +1,74 @@
-"""The errors that bitsect raises on purpose: one family, so that a caller catches one class."""
+"""The errors that bitsect raises on purpose: one family, so that a caller catches one class.
+
+    BitsectError
+    ├── OptionError         an option is unknown, or its value is none that it may have (also a TypeError)
+    ├── CaptureError        the network cannot be made into a program of layers
+    ├── DataError           samples, labels or their files are not what the network needs
+    ├── PlanError           a plan, format or pattern does not fit the network
+    ├── RunError            a run folder is damaged, or holds something else than what was asked for
+    ├── TargetError         no allowed plan keeps the target
+    ├── ExportError         a written model cannot be proven equal to the one that was judged
+    └── MissingExtraError   an optional dependency is needed
+
+Messages mention options as [name=value]. Python users read them as keyword arguments, users of the
+command line as options:
+
+>>> error = BitsectError("samples are needed: pass [data=FILE]")
+>>> str(error), error.as_command()
+("samples are needed: pass data='FILE'", 'samples are needed: pass --data FILE')
+"""
+
+from __future__ import annotations
+
+import re
+
+_MENTION = re.compile(r"\[([a-z]\w*)=([^\]]*)\]")
 
 
 class BitsectError(Exception):
     """Something a user can mend; the message says what, where, and the way out."""
+
+    @property
+    def message(self) -> str:
+        """The message with options as they were mentioned."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return in_python(self.message)
+
+    def __format__(self, spec: str) -> str:
+        # A message that is made part of another keeps its mentions until the whole is shown.
+        return format(self.message, spec)
+
+    def as_command(self) -> str:
+        """The message as a user of the command line reads it."""
+        return in_command(self.message)
+
+
+def in_python(text: str) -> str:
+    """`text` with the options that it mentions written as keyword arguments."""
+    return _MENTION.sub(_as_argument, text)
+
+
+def in_command(text: str) -> str:
+    """`text` with the options that it mentions written as options of the command line."""
+    return _MENTION.sub(_as_option, text)
+
+
+def _as_argument(mention: re.Match[str]) -> str:
+    name, value = mention.groups()
+    literal = value in ("", "True", "False", "None") or re.fullmatch(r"[\d.]+|\[.*|\(.*", value)
+    return f"{name}={value}" if literal else f"{name}={value!r}"
+
+
+def _as_option(mention: re.Match[str]) -> str:
+    name, value = mention.groups()
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value in ("", "True") else f"{flag} {value}"
+
+
+class OptionError(BitsectError, TypeError):
+    """An option is unknown, or its value is none that it may have."""
 
 
 class CaptureError(BitsectError):
@@ -18,7 +84,7 @@ class PlanError(BitsectError):
 
 
 class RunError(BitsectError):
-    """A run folder holds something else than what was asked for."""
+    """A run folder is damaged, or holds something else than what was asked for."""
 
 
 class TargetError(BitsectError):

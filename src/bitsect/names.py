@@ -1,4 +1,4 @@
-"""What a user names as `package.module:attribute`: their own task, metric, model or search."""
+"""Names that users write: an entry of a table, or `package.module:attribute` of their own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,49 @@ import importlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
-from .errors import BitsectError
+from .errors import BitsectError, OptionError
 from .files import first_line
+
+OWN = "package.module:function"
+
+
+def choose(what: str, name: str, table: Mapping[str, Any]) -> Any:
+    """The entry of `table` called `name`, or what a user names as package.module:attribute.
+
+    An entry may itself be a reference `module:attribute`, imported only now that it is asked for.
+
+    >>> choose("constant", "tau", {"tau": "math:tau", "one": 1})
+    6.283185307179586
+    >>> choose("constant", "tua", {"tau": "math:tau", "one": 1})
+    Traceback (most recent call last):
+    bitsect.errors.OptionError: unknown constant 'tua': did you mean 'tau'?
+    """
+    if name not in table and ":" in name:
+        return resolve(name, what)
+    check_name(what, name, table, own=True)
+    entry = table[name]
+    return resolve(entry, what) if isinstance(entry, str) else entry
+
+
+def check_name(what: str, name: object, names: Collection[str], *, own: bool = False) -> None:
+    """Refuse a `name` that is not among `names`; with `own`, a reference to something else may be one."""
+    if name not in names and not (own and isinstance(name, str) and ":" in name):
+        raise unknown(what, name, names, own=own)
+
+
+def unknown(what: str, name: object, names: Collection[str], *, own: bool = False) -> OptionError:
+    """The one error for a name that is not known: with the nearest one, or with all of them."""
+    close = get_close_matches(str(name), list(names), n=1)
+    if close:
+        return OptionError(f"unknown {what} '{name}': did you mean '{close[0]}'?")
+    *most, last = (*names, *([OWN] if own else []))
+    return OptionError(f"unknown {what} '{name}': use {', '.join(most)}{' or ' if most else ''}{last}")
 
 
 def resolve(reference: str, what: str) -> object:

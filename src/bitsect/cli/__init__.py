@@ -14,17 +14,25 @@ __all__ = ["app", "evaluate", "export", "latency", "layers", "main", "quantize",
 
 
 def main() -> None:
-    """Run a command; our own errors become one line on stderr and exit code 1."""
-    from .output import complain
+    """Run a command; our own errors become one line on stderr and exit code 1.
 
+    With --json an error is one JSON object on stdout too.
+    """
     # Ended by the system, a command leaves as it does after Ctrl-C: without its temporary files.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         app(prog_name="bitsect")
     except BitsectError as error:
-        complain(str(error))
-        sys.exit(1)
+        _fail(error.as_command(), type(error).__name__)
     except OSError as error:
-        complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
-        sys.exit(1)
+        _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", type(error).__name__)
+
+
+def _fail(message: str, kind: str) -> None:
+    from .output import complain, print_json
+
+    if "--json" in sys.argv:
+        print_json({"error": {"kind": kind, "message": message}})
+    complain(message)
+    sys.exit(1)

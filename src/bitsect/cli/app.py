@@ -12,7 +12,7 @@ app = typer.Typer(
     name="bitsect",
     help="The bit-width each layer of a trained network can bear, found by bisection, proven by running.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

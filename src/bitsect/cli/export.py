@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..values.settings import SAMPLES
 from .app import JsonOption, TrustOption
-from .options import DATA, SAMPLES, RunArgument, TaskOption, command, run_folder
+from .options import DATA, RunArgument, command, run_folder
 
 if TYPE_CHECKING:
     from ..exporters.deliver import Delivery
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 @command
 def export(
     run: RunArgument,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")],
-    to: Annotated[str, typer.Option(help="Form of the file: onnx.")] = "onnx",
-    made_for: Annotated[
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="The file to write; it ends in .onnx.")
+    ],
+    destination: Annotated[
         str,
         typer.Option(
-            "--for", help="onnxruntime: its fast integer kernels; portable: plain ONNX, 4-bit tensors packed."
+            "--destination",
+            "--for",
+            help="onnxruntime: its fast integer kernels; portable: plain ONNX, 4-bit tensors packed.",
         ),
     ] = "onnxruntime",
     plan: Annotated[str | None, typer.Option(help="Another plan.json than the run's own.")] = None,
@@ -40,17 +44,24 @@ def export(
             rich_help_panel=SAMPLES,
         ),
     ] = None,
-    samples: Annotated[
+    draw: Annotated[
         int | None, typer.Option(help="Draw so many samples; default: all.", rich_help_panel=SAMPLES)
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draw.", rich_help_panel=SAMPLES)] = None,
-    task: TaskOption = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="The run's own task again, if that is a function of yours.", rich_help_panel=SAMPLES
+        ),
+    ] = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write a run's model to a file, run it there, and prove that it is the one that was judged."""
+    """Write a run's model to a file, run it there, and prove that it is the one that was judged.
+
+    bitsect export runs/first --out first.onnx
+    """
     from ..errors import ExportError
-    from ..pipeline.quantize import export as write
+    from ..pipeline.export import export as write
     from .bars import ShownProgress
     from .output import print_json, working
 
@@ -59,13 +70,11 @@ def export(
         delivery = write(
             run,
             out,
-            to=to,
-            made_for=made_for,
+            destination=destination,
             plan=plan,
             format=format,
-            test=data,
-            draw=samples,
-            seed=seed,
+            data=data,
+            draw=draw,
             force=force,
             require_speedup=require_speedup,
             task=task,
@@ -85,13 +94,13 @@ def _show(delivery: Delivery) -> None:
     accuracies = [f"{each.accuracy:.2%} under placement {name}" for name, each in delivery.judged.items()]
     judged = ", ".join([f"float {delivery.float.accuracy:.2%}", *accuracies])
     stdout.print(f"On the samples of the run: {judged}.", soft_wrap=True)
-    if delivery.goal is not None:
-        stdout.print(f"Target {delivery.goal}: {'kept' if delivery.goal_kept else 'NOT kept'}.")
+    if delivery.target is not None:
+        stdout.print(f"Target {delivery.target}: {'kept' if delivery.target_kept else 'NOT kept'}.")
     else:
         stdout.print("No target is known that the model would have to keep.")
     for remark in delivery.remarks:
         stdout.print(f"Note: {remark}.", soft_wrap=True)
-    for each in delivery.exported.notes:
+    for each in delivery.written.notes:
         stdout.print(f"Note: {each.shortened()}.", soft_wrap=True)
     if delivery.kept:
         note(f"Written to {delivery.path}")

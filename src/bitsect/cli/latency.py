@@ -22,15 +22,16 @@ def latency(
 ) -> None:
     """Latency of MODEL by layer and format, and of uniform plans."""
     from ..latency import latency_table
-    from ..pipeline.quantize import capture_model
+    from ..pipeline.layers import layers as read_layers
     from ..solve.costs import describe
     from ..values import FLOAT, Format
     from .output import note, print_json, stdout
     from .tables import table_of
 
     wanted = (FLOAT, *(Format.parse(name.strip()) for name in formats.split(",") if name.strip()))
-    program = capture_model(model, input_shape=input_shape, trust=trust, embeddings=embeddings)
+    program = read_layers(model, input_shape=input_shape, trust=trust, embeddings=embeddings)
     chosen = latency_table(table, program.layers)
+    assert chosen is not None
     described = describe(program.layers, chosen, wanted)
     if json:
         return print_json({"model": model, **described})

@@ -16,11 +16,11 @@ def layers(
 ) -> None:
     """List the layers of MODEL: name, kind, weights, multiply-adds; totals; what stays in float and why."""
     from ..network.remarks import remarks
-    from ..pipeline.quantize import capture_model
+    from ..pipeline.layers import layers as read_layers
     from ..values import megabytes
     from .output import count, print_json, stdout
 
-    program = capture_model(model, input_shape=input_shape, trust=trust, embeddings=embeddings, device=device)
+    program = read_layers(model, input_shape=input_shape, trust=trust, embeddings=embeddings, device=device)
     total = len(program.layers)
     weights = sum(layer.weights for layer in program.layers)
     macs = sum(layer.macs for layer in program.layers)

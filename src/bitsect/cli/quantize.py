@@ -6,22 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..values import Goal, Scoring, Settings
+from ..values.settings import SAMPLES
 from .app import JsonOption, ModelOrRunArgument, TrustOption
 from .options import (
-    SAMPLES,
+    DataOption,
     FreshOption,
-    Goal,
-    Measuring,
-    Opening,
     OutOption,
     RunArgument,
-    SeedOption,
-    TaskOption,
     TestDataOption,
     command,
     run_folder,
     run_of,
-    zoo_data,
 )
 
 if TYPE_CHECKING:
@@ -32,14 +28,19 @@ if TYPE_CHECKING:
 def quantize(
     model: ModelOrRunArgument,
     goal: Goal,
-    measuring: Measuring,
-    opening: Opening,
+    scoring: Scoring,
+    settings: Settings,
+    data: DataOption = None,
     test_data: TestDataOption = None,
     out: OutOption = None,
     fresh: FreshOption = False,
+    trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Find the format of each layer that keeps the target, and write it as a plan."""
+    """Find the format of each layer that keeps the target, and write it as a plan.
+
+    bitsect quantize zoo:fashion-resnet --target 99% --out runs/first
+    """
     from ..pipeline.quantize import quantize as find
     from .bars import ShownProgress
     from .output import working
@@ -47,14 +48,15 @@ def quantize(
     with working(run_of(model, out)):
         result = find(
             model,
-            zoo_data(model, opening.data),
-            test=zoo_data(model, test_data, "test"),
+            data,
+            settings=settings,
+            scoring=scoring,
+            goal=goal,
+            test_data=test_data,
             out=out,
             fresh=fresh,
+            trust=trust,
             progress=ShownProgress(),
-            **goal.arguments(),
-            **measuring.arguments(opening.seed),
-            **opening.arguments(),
         )
     _show(result, json)
 
@@ -63,38 +65,47 @@ def quantize(
 def search(
     run: RunArgument,
     goal: Goal,
-    measuring: Measuring,
-    test_data: TestDataOption = None,
+    scoring: Scoring,
     data: Annotated[
         str | None,
         typer.Option(help="Where the run's samples lie, if they have moved.", rich_help_panel=SAMPLES),
     ] = None,
-    task: TaskOption = None,
-    seed: SeedOption = 0,
+    test_data: TestDataOption = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="The run's own task again, if that is a function of yours.", rich_help_panel=SAMPLES
+        ),
+    ] = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Solve a run again for another target, metric or budget; nothing is measured twice."""
+    """Solve a run again for another target, metric or budget; nothing is measured twice.
+
+    bitsect search runs/first --target 99.9%
+    """
     from ..pipeline.quantize import quantize as find
     from .bars import ShownProgress
     from .output import working
 
     run_folder(run)
+    settings = Settings() if task is None else Settings(task=task)
     with working(run):
         result = find(
             run,
             data,
-            test=test_data,
-            task=task,
+            settings=settings,
+            scoring=scoring,
+            goal=goal,
+            test_data=test_data,
             trust=trust,
             progress=ShownProgress(),
-            **goal.arguments(),
-            **measuring.arguments(seed),
         )
     _show(result, json)
 
 
 def _show(result: Result, json: bool) -> None:
+    from ..errors import in_command
     from ..values import megabytes
     from .output import layers_by_format, note, print_json, stdout
     from .tables import accuracy_cell, table_of
@@ -113,7 +124,7 @@ def _show(result: Result, json: bool) -> None:
         if timed:
             ms, ratio = row.cost.latency_ms, row.cost.latency_ratio
             cells.append("–" if ms is None or ratio is None else f"{ms:.3g} ms {ratio:4.0%}")
-        macs = row.plan.macs(result.run.program.layers)
+        macs = row.plan.macs(result.run.layers)
         shares = [macs[name] / (sum(macs.values()) or 1) if name in macs else None for name in formats]
         digits = 1 if len(formats) <= 3 else 0  # so that a line has room for them
         cells += ["–" if share is None else f"{share:.{digits}%}" for share in shares]
@@ -121,14 +132,14 @@ def _show(result: Result, json: bool) -> None:
     stdout.print(table)
     stdout.print(f"Under {', '.join(formats)}: the share of the multiply-adds.\n", style="dim")
     stdout.print(f"Plan: {layers_by_format(result.plan)} layers.")
-    stdout.print(f"Search: {result.reason}.")
+    stdout.print(f"Search: {in_command(result.reason)}.", markup=False)
     if result.target is not None:
         on = [("calibration", result.target_met)]
         on += [("test", result.test.target_met)] if result.test is not None else []
         held = ", ".join(f"{'kept' if met else 'NOT kept'} on the {samples} samples" for samples, met in on)
         stdout.print(f"Target {result.target}: {held}.")
-    for line in result.notes:
-        stdout.print(f"Note: {line}.")
+    for line in result.remarks:
+        stdout.print(f"Note: {in_command(line).removesuffix('.')}.", markup=False)
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in result.seconds.items())
     stdout.print(f"Plans judged by the search: {result.evaluations}. Time: {seconds}.")
     if not result.run.temporary:

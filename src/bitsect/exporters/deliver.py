@@ -6,41 +6,66 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import ExportError, MissingExtraError
-from ..runs.run import Run, one_of
+from ..names import choose
+from ..runs.run import Run
 from ..sources.data import Samples
 from ..values import Evaluation, Plan, Target
-from .onnx.destination import target_named
-from .onnx.write import Exported, check_precision, export_onnx, is_weights_of
-from .proof import Proof, prove
+from . import EXPORTERS
+from .exporter import Exporter
+from .onnx.write import Written, is_weights_of
+from .proof import Proof
+from .subject import Subject
 
 
-class Exporter(NamedTuple):
-    """A way out: it writes a model, and proves that what it wrote is the model that was judged."""
+@dataclass(frozen=True)
+class Request:
+    """Where a model is to be written, and what is asked of it."""
 
-    write: Callable[..., Exported]
-    prove: Callable[..., Proof]
+    path: Path
+    destination: str = "onnxruntime"
+    force: bool = False  # overwrite, and keep a model that fails a check
+    require_speedup: bool = False
 
+    def exporter(self) -> Exporter:
+        """The exporter of files with this ending."""
+        suffix = self.path.suffix
+        if suffix not in EXPORTERS:
+            raise ExportError(f"the file name must end in {' or '.join(EXPORTERS)}: {self.path}")
+        found: Exporter = choose("form", suffix, EXPORTERS)
+        return found
 
-EXPORTERS = {"onnx": Exporter(export_onnx, prove)}
+    def check(self) -> None:
+        """Refuse what can be refused before the first minute of work."""
+        if self.path.is_dir():
+            raise ExportError(f"{self.path} is a folder: name a file in it")
+        exporter = self.exporter()
+        for package in exporter.packages:
+            if find_spec(package) is None:
+                raise MissingExtraError(package, exporter.extra, f"export to {self.path.suffix}")
+        destination = choose("destination", self.destination, exporter.destinations)
+        if self.require_speedup and destination.packs:
+            raise ExportError(f"a {self.destination} file is not timed: leave [require_speedup=True] out")
+        if self.path.exists() and not self.force:
+            raise ExportError(f"{self.path} exists: pass [force=True] to overwrite it, or name another file")
 
 
 @dataclass(frozen=True)
 class Delivery:
     """What was written, how it was judged before, and what it did when it ran."""
 
-    exported: Exported
+    written: Written
     proof: Proof
     float: Evaluation  # on the samples of the run, as the next
     judged: dict[str, Evaluation]  # the plan, by placement: that of the run, then that of the file
-    goal: Target | None
+    target: Target | None
     proven_on: str
     failures: tuple[str, ...]
     kept: bool
@@ -48,31 +73,31 @@ class Delivery:
 
     @property
     def path(self) -> Path:
-        return self.exported.path
+        return self.written.path
 
     @property
-    def goal_kept(self) -> bool:
+    def target_kept(self) -> bool:
         """Whether the model is as accurate as the target has it, on the samples of the run."""
         (*_, judged) = self.judged.values()
-        return self.goal is None or judged.reaches(self.goal.threshold(self.float.exact)) is True
+        return self.target is None or judged.reaches(self.target.threshold(self.float.exact)) is True
 
     @property
     def complaint(self) -> str:
         """What is wrong with the model, and what became of it."""
-        outcome = "kept all the same" if self.kept else "not written; --force keeps it"
+        outcome = "kept all the same" if self.kept else "not written; [force=True] keeps it"
         return f"{self.path}: {'; '.join(self.failures)}; {outcome}"
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Where the file is not as planned, and what else should be known."""
-        return (*self.remarks, *(str(note) for note in self.exported.notes))
+        return (*self.remarks, *(str(note) for note in self.written.notes))
 
     def to_json(self) -> dict[str, Any]:
         return {
             "file": str(self.path) if self.kept else None,
-            "for": self.exported.target,
+            "destination": self.written.destination,
             "proven": self.proof.holds,
-            "target": None if self.goal is None else str(self.goal),
+            "target": None if self.target is None else str(self.target),
             "float_accuracy": self.float.accuracy,
             "judged": {placement: each.accuracy for placement, each in self.judged.items()},
             "proof": {**self.proof.to_json(), "data": self.proven_on},
@@ -82,80 +107,45 @@ class Delivery:
 
 
 def deliver(
-    run: Run,
-    plan: Plan,
-    path: str | Path,
-    *,
-    to: str = "onnx",
-    made_for: str = "onnxruntime",
-    goal: Target | None = None,
-    test: Samples | None = None,
-    force: bool = False,
-    require_speedup: bool = False,
+    run: Run, plan: Plan, request: Request, target: Target | None = None, test: Samples | None = None
 ) -> Delivery:
-    """The model of `plan` in `path`, proven on `test` (else on the samples of the run).
+    """The model of `plan` written as requested, proven on `test` (else on the samples of the run).
 
     A run under another placement than the one the file is made for is judged again first. A file that
-    is not the model that was judged, misses `goal`, or is no faster than float where that is required,
+    is not the model that was judged, misses the target, or is no faster than float where that is required,
     is not put in place, unless `force` is given, which also overwrites.
     """
-    check_request(path, to, made_for, force, require_speedup)
-    exporter = EXPORTERS[to]
-    placement, place = target_named(made_for).placement.name, Path(path)
-    samples, formats = test or run.samples, set(plan.values())
-    check_precision(run.program, plan)
+    request.check()
+    exporter = request.exporter()
+    placement = exporter.destinations[request.destination].placement.name
+    samples = test or run.samples
+    exporter.check(run.program, plan)
     run.program.run(samples.inputs(slice(0, 1)))  # so that samples of another shape are refused first
     with ExitStack() as stack:
-        folder = stack.enter_context(_folder_beside(place))
+        folder = stack.enter_context(_folder_beside(request.path))
         there = run
         if run.settings.placement != placement:
             there = stack.enter_context(run.under(placement))
         judged = {each.settings.placement: _judge(each, plan) for each in (run, there)}
-        baseline = _judge(run, Plan.uniform(run.program.layers), "judge float")
-        rounder = there.rounder(formats)
+        baseline = _judge(run, Plan.uniform(run.layers), "judge float")
+        subject = Subject(run.program, there.calibrate(set(plan.values())), plan, run.task)
         with run.progress.stage("export"):
-            draft, about = folder / place.name, _metadata(run, goal)
-            exported = exporter.write(run.program, rounder, plan, draft, target=made_for, metadata=about)
+            draft = folder / request.path.name
+            written = exporter.write(subject, draft, request.destination, _metadata(run, target))
         with run.progress.stage("prove", len(samples)) as advance:
             proof = exporter.prove(
-                exported.path,
-                run.program,
-                rounder,
-                plan,
-                samples,
-                run.task,
-                target=made_for,
-                codes=exported.codes,
-                batch_size=run.settings.batch_size,
-                progress=advance,
+                written, subject, samples, batch_size=run.settings.batch_size, progress=advance
             )
         failures = (
             *proof.failures,
-            *_missed(goal, baseline, judged),
-            *(["slower than float"] if require_speedup and proof.slower else []),
+            *_missed(target, baseline, judged),
+            *(["slower than float"] if request.require_speedup and proof.slower else []),
         )
-        kept = force or not failures
+        kept = request.force or not failures
         if kept:
-            _put_in_place(folder, place)
-    exported = replace(exported, path=place)
-    return Delivery(exported, proof, baseline, judged, goal, samples.spec, failures, kept)
-
-
-def check_request(path: str | Path, to: str, made_for: str, force: bool, require_speedup: bool) -> None:
-    """Refuse what can be refused before the first minute of work."""
-    one_of("form", to, EXPORTERS)
-    target_named(made_for)
-    for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
-        if find_spec(package) is None:
-            raise MissingExtraError(package, "onnx", "export to ONNX")
-    if require_speedup and made_for == "portable":
-        raise ExportError("a portable file is not timed: leave --require-speedup out")
-    if Path(path).is_dir():
-        raise ExportError(f"{path} is a folder: name a file in it")
-    if Path(path).suffix != ".onnx":
-        raise ExportError(f"{path}: a name that ends in .onnx says what the file is")
-    if Path(path).exists() and not force:
-        raise ExportError(f"{path} exists: pass --force to overwrite it, or name another file")
+            _put_in_place(folder, request.path)
+    written = replace(written, path=request.path)
+    return Delivery(written, proof, baseline, judged, target, samples.spec, failures, kept)
 
 
 def _judge(run: Run, plan: Plan, stage: str | None = None) -> Evaluation:
@@ -165,23 +155,23 @@ def _judge(run: Run, plan: Plan, stage: str | None = None) -> Evaluation:
         return evaluator(plan)
 
 
-def _missed(goal: Target | None, baseline: Evaluation, judged: Mapping[str, Evaluation]) -> Iterator[str]:
+def _missed(target: Target | None, baseline: Evaluation, judged: Mapping[str, Evaluation]) -> Iterator[str]:
     placement, last = list(judged.items())[-1]
-    if goal is not None and not last.reaches(goal.threshold(baseline.exact)):
-        fault = f"misses the target of {goal} with {last.accuracy:.2%} (float {baseline.accuracy:.2%})"
+    if target is not None and not last.reaches(target.threshold(baseline.exact)):
+        fault = f"misses the target of {target} with {last.accuracy:.2%} (float {baseline.accuracy:.2%})"
         if len(judged) > 1:
-            fault += f": `bitsect quantize --placement {placement}` searches under that placement"
+            fault += f": a search with [placement={placement}] judges plans under it"
         yield fault
 
 
-def _metadata(run: Run, goal: Target | None) -> dict[str, str]:
+def _metadata(run: Run, target: Target | None) -> dict[str, str]:
     """What a run knows that a program does not; how pixels become inputs serves `bitsect evaluate FILE`."""
     return {
         "bitsect.data": run.samples.fingerprint(),
         "bitsect.task": run.task.name,
         **({} if run.task.output is None else {"bitsect.output": run.task.output}),
-        "bitsect.pixels": json.dumps(run.pixels),
-        **({} if goal is None else {"bitsect.goal": str(goal)}),
+        "bitsect.pixels": json.dumps(run.settings.pixels),
+        **({} if target is None else {"bitsect.target": str(target)}),
     }
 
 

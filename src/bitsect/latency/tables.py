@@ -12,8 +12,10 @@ from .a100 import table as a100
 TABLES: dict[str, Callable[[Sequence[Layer]], LatencyTable]] = {"a100": a100}
 
 
-def latency_table(spec: str | Path, layers: Sequence[Layer]) -> LatencyTable:
+def latency_table(spec: str | Path | LatencyTable | None, layers: Sequence[Layer]) -> LatencyTable | None:
     """The table that `spec` means for `layers`: a name in TABLES, otherwise a file."""
+    if spec is None or isinstance(spec, LatencyTable):
+        return spec
     if str(spec) in TABLES:
         return TABLES[str(spec)](layers)
     path = Path(spec)

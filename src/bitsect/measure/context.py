@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,23 +11,29 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ..network.binding import Inputs
-from ..network.program import FLOAT_ROUNDING, Program, Rounding
+from ..network.program import FLOAT_ROUNDING, Program, Rounding, State
 from ..values import Format, Plan
 from .evaluator import Evaluator, check_finite
 
-Progress = Callable[[int], None]
-
-
-def silent(count: int) -> None:
-    """Progress that nobody watches."""
-
 
 @dataclass(frozen=True)
+class FloatBatch:
+    """A batch in float: its outputs, and the states from which every layer can run again."""
+
+    start: int
+    inputs: Inputs
+    labels: Tensor
+    outputs: Any
+    states: Mapping[str, State]
+
+
+@dataclass
 class Context:
     """A program with its samples, task and rounder: those of its evaluator."""
 
     evaluator: Evaluator
     samples: int | None = None  # only the first so many, to the end of their batch
+    _last: FloatBatch | None = field(default=None, init=False, repr=False)
 
     @property
     def program(self) -> Program:
@@ -44,6 +50,16 @@ class Context:
     @property
     def count(self) -> int:
         return self.samples or len(self.evaluator.samples)
+
+    def float_batch(self, start: int) -> FloatBatch:
+        """The batch that begins at `start`, run in float; the last one is kept, for its pieces share it."""
+        if self._last is None or self._last.start != start:
+            self._last = None  # so that never two of them are held
+            inputs, labels = self.evaluator.batch(start)
+            outputs, states = self.program.run_keeping(inputs, self.layers)
+            self.check(inputs, outputs)
+            self._last = FloatBatch(start, inputs, labels, outputs, states)
+        return self._last
 
     def rounding(self, format: Format, *layers: str) -> Rounding:
         """Only `layers` in `format`."""

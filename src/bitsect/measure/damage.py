@@ -24,16 +24,23 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ..errors import BitsectError
-from ..solve.reliability import halves_agree
 from ..sources.tasks.outputs import logits
 from ..values import Damage, Format
 from ..values.damage import Change
-from .context import Context, Progress, silent, wide
-from .evaluator import Arrays, Done
+from ..values.pieces import Done, Piece
+from .context import Context, wide
+from .work import Progress, Work, fill, silent
 
 TEMPERATURE = math.inf
 MEMORY_BYTES = 256e6  # what the moves of one batch may take
 CLASSIFICATION = ("classification", "classification-top5")  # tasks whose outputs are logits by definition
+
+
+def damage_work(context: Context, changes: Sequence[Change], temperature: float = TEMPERATURE) -> Work:
+    """How every change moves the outputs: a piece for each batch."""
+    name = _fingerprint(changes, temperature)
+    pieces = tuple(f"{name}/{start}" for start in context.starts())
+    return Work(pieces, lambda key: _piece(context, changes, int(key.partition("/")[2]), temperature))
 
 
 def output_damage(
@@ -43,26 +50,13 @@ def output_damage(
     *,
     temperature: float = TEMPERATURE,
     progress: Progress = silent,
-) -> Damage:
-    """The damage of every plan that is made of `changes`; `done` gets a piece for each batch."""
+) -> tuple[Damage, np.ndarray[Any, Any]]:
+    """The damage of every plan that is made of `changes`; and that of each change on each sample."""
     changes = tuple(changes)
-    name = _fingerprint(changes, temperature)
-    pieces = []
-    for start in context.starts():
-        key = f"{name}/{start}"
-        if key not in done:
-            done[key] = _piece(context, changes, start, temperature)
-        pieces.append(done[key])
-        progress(1)
+    pieces = list(fill(done, damage_work(context, changes, temperature), progress))
     single = np.concatenate([piece["single"] for piece in pieces], axis=1)
     gram = sum(piece["gram"] for piece in pieces) / single.shape[1]
-    return Damage(
-        changes,
-        (gram + gram.T) / 2,
-        _words(temperature),
-        single.shape[1],
-        _agreement(changes, single),
-    )
+    return Damage(changes, (gram + gram.T) / 2, _words(temperature), single.shape[1]), single
 
 
 def _fingerprint(changes: Sequence[Change], temperature: float) -> str:
@@ -74,14 +68,7 @@ def _words(temperature: float) -> str:
     return "squared output error" if math.isinf(temperature) else f"KL at temperature {temperature:g}"
 
 
-def _agreement(changes: Sequence[Change], single: np.ndarray[Any, Any]) -> float | None:
-    """How far two halves of the samples order the layers alike, in the format where they least do."""
-    formats = dict.fromkeys(format for _, format in changes)
-    found = [halves_agree(single[[f == format for _, f in changes]]) for format in formats]
-    return min((value for value in found if value is not None), default=None)
-
-
-def _piece(context: Context, changes: Sequence[Change], start: int, temperature: float) -> Arrays:
+def _piece(context: Context, changes: Sequence[Change], start: int, temperature: float) -> Piece:
     """G summed over the samples of a batch, and the damage of each change on each sample."""
     evaluator, program = context.evaluator, context.program
     inputs = evaluator.samples.inputs(slice(start, start + evaluator.batch_size))

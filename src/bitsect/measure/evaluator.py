@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cached_property
@@ -18,13 +18,9 @@ from ..network.binding import Inputs
 from ..network.program import FLOAT_ROUNDING, Program, Rounding
 from ..rounding.rounder import Rounder
 from ..sources.data import Samples
-from ..sources.tasks import SampleError, Task
+from ..sources.tasks.task import SampleError, Task
 from ..values import FLOAT, Evaluation, Plan
-
-Arrays = dict[str, np.ndarray[Any, Any]]
-Done = MutableMapping[
-    str, Arrays
-]  # finished pieces of work by name; a journal of a run folder, or a dictionary
+from ..values.pieces import Done, Piece
 
 
 class Evaluator:
@@ -64,7 +60,7 @@ class Evaluator:
         """The evaluation of `plan`: to the end, or until `threshold` is decided."""
         rounding: Rounding | None = None
         so_far = Evaluation(0.0, 0, len(self.samples))
-        pieces: list[Arrays] = []
+        pieces: list[Piece] = []
         for start in range(0, len(self.samples), self.batch_size):
             if threshold is not None and self.task.mean and so_far.reaches(threshold) is not None:
                 return so_far
@@ -108,7 +104,7 @@ class Evaluator:
         """The inputs and labels of the batch that begins at `start`."""
         return self.part(start, min(start + self.batch_size, len(self.samples)))
 
-    def _judge(self, start: int, rounding: Rounding) -> Arrays:
+    def _judge(self, start: int, rounding: Rounding) -> Piece:
         inputs, labels = self.batch(start)
         outputs = self.program.run(inputs, rounding)
         check_finite(self.program, inputs, outputs, rounding)
@@ -119,7 +115,7 @@ class Evaluator:
             arrays["loss"] = outcome.loss.double().cpu().numpy()
         return arrays
 
-    def _total(self, pieces: list[Arrays]) -> Evaluation:
+    def _total(self, pieces: list[Piece]) -> Evaluation:
         scores = np.concatenate([piece["score"] for piece in pieces])
         losses = [piece["loss"] for piece in pieces if "loss" in piece]
         loss = float(np.concatenate(losses).mean()) if losses else None

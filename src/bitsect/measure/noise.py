@@ -7,12 +7,16 @@ with the gradient of one sample's loss and the mean squared rounding error of th
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from torch import Tensor
 
 from ..values import Format
-from .context import Context, Progress, silent
-from .evaluator import Done
+from .context import Context
+from .work import Work
+
+FISHER_SAMPLES = 256  # a backward pass each
 
 
 def weight_errors(context: Context, format: Format) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -28,20 +32,11 @@ def weight_errors(context: Context, format: Format) -> np.ndarray[tuple[int], np
     return np.array(list(errors.values()))
 
 
-def fisher_terms(
-    context: Context, format: Format, done: Done, *, samples: int = 256, progress: Progress = silent
-) -> int:
-    """Fill `done` with the FIT terms of single samples, a piece for each; returns how many."""
-    count = min(samples, context.count)
-    names = [str(sample) for sample in range(count) if str(sample) not in done]
-    progress(count - len(names))
-    if not names:
-        return count
-    weight_noise = weight_errors(context, format)
-    for name in names:
-        done[name] = {"fisher": _terms(context, format, weight_noise, int(name))}
-        progress(1)
-    return count
+def fisher_terms(context: Context, format: Format, samples: int = FISHER_SAMPLES) -> Work:
+    """The FIT terms of every layer: a piece for each sample."""
+    noise = cache(lambda: weight_errors(context, format))
+    names = tuple(map(str, range(min(samples, context.count))))
+    return Work(names, lambda name: {"fisher": _terms(context, format, noise(), int(name))})
 
 
 def _terms(

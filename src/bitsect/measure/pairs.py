@@ -12,8 +12,7 @@ Task loss and divergence come from the same outputs, so both are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,55 +20,98 @@ import torch
 from torch import Tensor
 
 from ..errors import BitsectError
-from ..network.binding import Inputs
-from ..network.program import State
 from ..values import Format
-from .context import Context, Progress, float_leaves, power, silent, with_leaves
-from .evaluator import Arrays, Done
+from ..values.pieces import Done, Piece
+from .context import Context, FloatBatch, float_leaves, power, with_leaves
+from .work import Work
+
+Array = np.ndarray[Any, Any]
 
 
-def exact_pairs(context: Context, format: Format, done: Done, progress: Progress = silent) -> None:
-    """Fill `done` with every single and pair loss, a piece for each batch and first layer."""
-    for batch in _batches(context, done, progress):
-        for i in batch.rows:
-            layer, later = context.layers[i], context.layers[i + 1 :]
-            rounding = context.rounding(format, layer)
-            alone, after = context.program.run_from(layer, batch.states.pop(layer), rounding, later)
-            context.check(batch.inputs, alone, rounding)
-            pairs = []
-            for other in later:
-                together = context.rounding(format, layer, other)
-                both, _ = context.program.run_from(other, after.pop(other), together)
-                context.check(batch.inputs, both, together)
-                pairs.append(_losses(context, batch.outputs, both, batch.labels))
-            done[f"{batch.start}/{i}"] = _single(context, batch, alone) | _stacked(pairs)
-            progress(1)
+def exact_pairs(context: Context, format: Format) -> Work:
+    """Every single and pair loss: a piece for each batch and first layer, and one for the batch in float."""
+
+    def pairs_of(batch: FloatBatch, row: int) -> Piece:
+        layer, later = context.layers[row], context.layers[row + 1 :]
+        rounding = context.rounding(format, layer)
+        alone, after = context.program.run_from(layer, batch.states[layer], rounding, later)
+        context.check(batch.inputs, alone, rounding)
+        pairs = []
+        for other in later:
+            together = context.rounding(format, layer, other)
+            both, _ = context.program.run_from(other, after.pop(other), together)
+            context.check(batch.inputs, both, together)
+            pairs.append(_losses(context, batch.outputs, both, batch.labels))
+        return _single(context, batch, alone) | _stacked(pairs)
+
+    return _by_rows(context, pairs_of)
 
 
-def single_losses(context: Context, format: Format, done: Done, progress: Progress = silent) -> None:
-    """Fill `done` with the losses of one layer in `format` each, and with the outputs behind them."""
-    for batch in _batches(context, done, progress):
-        for i in batch.rows:
-            layer = context.layers[i]
-            rounding = context.rounding(format, layer)
-            alone, _ = context.program.run_from(layer, batch.states.pop(layer), rounding)
-            context.check(batch.inputs, alone, rounding)
-            leaves = {f"output_{k}": leaf.cpu().numpy() for k, leaf in enumerate(float_leaves(alone))}
-            done[f"{batch.start}/{i}"] = _single(context, batch, alone) | leaves
-            progress(1)
+def single_losses(context: Context, format: Format) -> Work:
+    """The losses of one layer in `format` each, and the outputs behind them."""
+
+    def loss_of(batch: FloatBatch, row: int) -> Piece:
+        layer = context.layers[row]
+        rounding = context.rounding(format, layer)
+        alone, _ = context.program.run_from(layer, batch.states[layer], rounding)
+        context.check(batch.inputs, alone, rounding)
+        leaves = {f"output_{k}": leaf.cpu().numpy() for k, leaf in enumerate(float_leaves(alone))}
+        return _single(context, batch, alone) | leaves
+
+    return _by_rows(context, loss_of)
 
 
-def linear_pairs(
-    context: Context, format: Format, singles: Done, done: Done, progress: Progress = silent
-) -> None:
-    """Fill `done` with pair losses estimated from the outputs in `singles`, a piece for each batch."""
-    for start in context.starts():
-        if str(start) not in done:
-            done[str(start)] = _additive(context, start, singles)
-        progress(1)
+def linear_pairs(context: Context, singles: Done) -> Work:
+    """Pair losses estimated from the outputs in `singles`: a piece for each batch."""
+    return Work(tuple(map(str, context.starts())), lambda start: _additive(context, int(start), singles))
 
 
-def _additive(context: Context, start: int, singles: Done) -> Arrays:
+def _by_rows(context: Context, of_row: Callable[[FloatBatch, int], Piece]) -> Work:
+    """A piece for every batch and layer, named `start/row`, and `start/float` for the float network."""
+    rows = ("float", *map(str, range(len(context.layers))))
+
+    def do(name: str) -> Piece:
+        start, _, row = name.partition("/")
+        batch = context.float_batch(int(start))
+        if row != "float":
+            return of_row(batch, int(row))
+        signal = power(float_leaves(batch.outputs), len(batch.labels)).numpy()
+        return {**_losses(context, batch.outputs, batch.outputs, batch.labels), "signal": signal}
+
+    return Work(tuple(f"{start}/{row}" for start in context.starts() for row in rows), do)
+
+
+# What was kept, read back as tables.
+
+
+def read_rows(context: Context, done: Done, name: str) -> Array:
+    """What the pieces of every layer hold under `name`: [layers, samples]."""
+    return np.stack([_joined(context, done, str(row), name) for row in range(len(context.layers))])
+
+
+def read_float(context: Context, done: Done, name: str) -> Array:
+    """What the pieces of the float network hold under `name`: [samples]."""
+    return _joined(context, done, "float", name)
+
+
+def read_exact_pairs(context: Context, done: Done, loss: str) -> Array:
+    """Pair losses [pairs, samples], the pairs of the first layer first."""
+    rows = [_joined(context, done, str(i), f"pair_{loss}") for i in range(len(context.layers) - 1)]
+    return np.concatenate(rows or [np.zeros((0, context.count))])
+
+
+def read_linear_pairs(context: Context, done: Done, loss: str) -> Array:
+    """Estimated pair losses, in the same order."""
+    if len(context.layers) < 2:
+        return np.zeros((0, context.count))
+    return np.concatenate([done[str(start)][f"pair_{loss}"] for start in context.starts()], axis=1)
+
+
+def _joined(context: Context, done: Done, row: str, name: str) -> Array:
+    return np.concatenate([done[f"{start}/{row}"][name] for start in context.starts()], axis=-1)
+
+
+def _additive(context: Context, start: int, singles: Done) -> Piece:
     inputs, labels = context.evaluator.batch(start)
     outputs = context.program.run(inputs)
     base = float_leaves(outputs)
@@ -88,36 +130,7 @@ def _additive(context: Context, start: int, singles: Done) -> Arrays:
     return _stacked(pairs)
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """A batch in float, and the layers whose pieces are missing."""
-
-    start: int
-    inputs: Inputs
-    labels: Tensor
-    outputs: Any
-    rows: list[int]
-    states: dict[str, State]  # before each layer of `rows`: to be let go with its row
-
-
-def _batches(context: Context, done: Done, progress: Progress) -> Iterator[_Batch]:
-    """The batches with pieces still to do, the losses of the float network kept."""
-    for start in context.starts():
-        rows = [i for i in range(len(context.layers)) if f"{start}/{i}" not in done]
-        progress(len(context.layers) - len(rows))
-        if not rows and f"{start}/float" in done:
-            continue
-        inputs, labels = context.evaluator.batch(start)
-        outputs, states = context.program.run_keeping(inputs, [context.layers[i] for i in rows])
-        if f"{start}/float" not in done:
-            context.check(inputs, outputs)
-            losses = _losses(context, outputs, outputs, labels)
-            signal = power(float_leaves(outputs), len(labels)).numpy()
-            done[f"{start}/float"] = {**losses, "signal": signal}
-        yield _Batch(start, inputs, labels, outputs, rows, states)
-
-
-def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Arrays:
+def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Piece:
     """`task` where the task has a loss, `kl` where it can say how far outputs moved."""
     losses = {"task": context.task_loss(outputs, labels), "kl": context.kl(float_outputs, outputs)}
     found = {name: loss.double().cpu().numpy() for name, loss in losses.items() if loss is not None}
@@ -129,12 +142,12 @@ def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) 
     return found
 
 
-def _single(context: Context, batch: _Batch, alone: Any) -> Arrays:
+def _single(context: Context, batch: FloatBatch, alone: Any) -> Piece:
     pairs = zip(float_leaves(alone), float_leaves(batch.outputs), strict=True)
     noise = power((after - before for after, before in pairs), len(batch.labels)).numpy()
     return {**_losses(context, batch.outputs, alone, batch.labels), "noise": noise}
 
 
-def _stacked(pairs: list[Arrays]) -> Arrays:
+def _stacked(pairs: list[Piece]) -> Piece:
     names = pairs[0] if pairs else ()
     return {f"pair_{name}": np.stack([pair[name] for pair in pairs]) for name in names}

@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 
 from ..errors import BitsectError
 from ..network.program import Program
+from ..values.pieces import Done, Piece
 from ..values.probing import Probing
-from .context import Context, Progress, own_leaves, silent
+from .context import Context, own_leaves
 from .curvature import NoRoot, curvature_vectors, signs
-from .evaluator import Arrays, Done
 from .piecewise import piecewise_linear_layers
+from .work import Progress, Work, fill, silent
 
 Array = NDArray[np.float64]
 Estimate = Callable[[Context, int, int, torch.Generator], dict[str, float]]
@@ -92,16 +93,21 @@ def estimate_traces(
     for probe in range(probes):
         if probe >= fewest and (relative_error(np.stack(found, axis=2)) or 0.0) <= tolerance:
             break
-        for start, stop in parts:
-            key = f"{probe}/{start}-{stop}"
-            if key not in done:
-                (number,) = np.random.SeedSequence([seed, probe, start]).generate_state(1, np.uint64)
-                generator = torch.Generator().manual_seed(int(number))
-                done[key] = _piece(context, estimate(context, start, stop, generator))
-            progress(stop - start)
-        pieces = [done[f"{probe}/{start}-{stop}"]["trace"] for start, stop in parts]
-        found.append(np.stack(pieces, axis=1) * weights)
+        pieces = fill(done, probe_work(context, estimate, probe, seed), progress)
+        found.append(np.stack([piece["trace"] for piece in pieces], axis=1) * weights)
     return np.stack(found, axis=2)
+
+
+def probe_work(context: Context, estimate: Estimate, probe: int, seed: int) -> Work:
+    """One probe through all samples: a piece for each mini-batch."""
+
+    def do(name: str) -> Piece:
+        start, stop = map(int, name.partition("/")[2].split("-"))
+        (number,) = np.random.SeedSequence([seed, probe, start]).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(number))
+        return _piece(context, estimate(context, start, stop, generator))
+
+    return Work(tuple(f"{probe}/{start}-{stop}" for start, stop in mini_batches(context)), do)
 
 
 def relative_error(estimates: Array) -> float | None:
@@ -172,7 +178,7 @@ def mini_batch(context: Context) -> int:
     return min(context.evaluator.batch_size, wanted, fitting_rows(context.program))
 
 
-def _piece(context: Context, traces: dict[str, float]) -> Arrays:
+def _piece(context: Context, traces: dict[str, float]) -> Piece:
     estimates = np.array([traces[layer] for layer in context.layers])
     if not np.isfinite(estimates).all():
         layer = context.layers[int(np.flatnonzero(~np.isfinite(estimates))[0])]

@@ -1,3 +1,1 @@
 """The story: one file per verb."""
-
-from .quantize import *  # noqa: F403

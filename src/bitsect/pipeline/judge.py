@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import BitsectError
+from ..names import calling
 from ..rounding.model import QuantizedModel
 from ..runs.run import Run
 from ..sources.fingerprint import fingerprint
@@ -25,11 +26,23 @@ class Judge:
 
     def __init__(self, run: Run, function: Evaluate | None) -> None:
         self.run, self.function = run, function
-        # By what the function does, not by its name alone: another body gives other figures.
-        self.remembered = function and f"own/{function_name(function)}/{fingerprint(function)}"
         self.evaluator = run.evaluator(None)
         self.judged: set[Plan] = set()  # besides the float network
         self.progress: Callable[[int], None] = lambda count: None
+
+    @property
+    def name(self) -> str | None:
+        """What the user's own function is called."""
+        return (
+            None
+            if self.function is None
+            else str(getattr(self.function, "__qualname__", type(self.function).__name__))
+        )
+
+    @property
+    def labels(self) -> Tensor | None:
+        """The labels that samples are judged by; None where a user's function judges the network."""
+        return self.evaluator.labels if self.function is None else None
 
     def calibrate(self, formats: Iterable[Format]) -> None:
         """Judge plans of these formats from now on."""
@@ -40,6 +53,7 @@ class Judge:
         evaluation = self._by_function(plan) if self.function else self.evaluator(plan, threshold)
         if self.evaluator.judged_batches > before and set(plan.values()) != {FLOAT}:
             self.judged.add(plan)
+        self.run.folder.note_plan(plan)
         self.progress(1)
         return evaluation
 
@@ -47,7 +61,7 @@ class Judge:
         """How accurate the float network is: asked first, and said at once."""
         with self.run.progress.stage("float", len(self.run.samples)) as advance:
             self.evaluator.progress = advance
-            evaluation = self(Plan.uniform(self.run.program.layers))
+            evaluation = self(Plan.uniform(self.run.layers))
         if self.function or not self.run.task.mean:
             self.run.progress.say(f"float network: {evaluation.accuracy:g}")
         elif self.run.samples.labels is not None:
@@ -58,16 +72,13 @@ class Judge:
     def _by_function(self, plan: Plan) -> Evaluation:
         """The user's own figure, remembered like a sample of its own."""
         assert self.function is not None
-        done, key = self.evaluator.done, f"{plan.key}/{self.remembered}"
+        # Remembered by what the function does, not by its name alone: another body gives other figures.
+        done, key = self.evaluator.done, f"{plan.key}/own/{self.name}/{fingerprint(self.function)}"
         if key not in done:
-            value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounding(plan))))
+            with calling("evaluate", str(self.name)):
+                value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounding(plan))))
             if not 0 <= value < float("inf"):
-                raise BitsectError(f"evaluate= returned {value}: expected a finite number, at least 0")
+                raise BitsectError(f"[evaluate=…] returned {value}: expected a finite number, at least 0")
             done[key] = {"value": np.array([value])}
             self.evaluator.judged_batches += 1
         return Evaluation(float(done[key]["value"][0]), 1, 1)
-
-
-def function_name(function: Evaluate) -> str:
-    """What a function is called."""
-    return getattr(function, "__qualname__", type(function).__name__)

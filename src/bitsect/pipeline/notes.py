@@ -3,31 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from ..network.exported_program import example_outputs
+from ..network.remarks import remarks, unseen_layers
 from ..runs.run import Run
-from ..solve.search import Found, Problem, high_to_low
-from ..sources.tasks import Task, named_tensors
-from ..values import Evaluation, Format, LatencyTable, Target
-from .result import Judged
-
-Allowed = Mapping[str, tuple[Format, ...]]
+from ..solve.allowed import Allowed
+from ..solve.search.problem import Found, Problem
+from ..sources.tasks.outputs import named_tensors
+from ..sources.tasks.task import Task
+from ..values import Evaluation, Goal, LatencyTable, Target
+from .judge import Judge
+from .rows import Row
 
 NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
 
 
-def about_samples(
-    run: Run, labels: Tensor | None, float_network: Evaluation, goal: Target | None
+def notes_on_samples(
+    run: Run, judge: Judge, float_network: Evaluation, target: Target | None
+) -> tuple[str, ...]:
+    """What the float network's accuracy says of the samples: told at once, before the long work."""
+    notes = tuple(_about_samples(run, judge.labels, float_network, target))
+    for note in notes:
+        run.progress.say(note)
+    return notes
+
+
+def notes_on_answer(
+    run: Run,
+    problem: Problem,
+    found: Found,
+    rows: Sequence[Row],
+    goal: Goal,
+    allowed: Allowed,
+    table: LatencyTable | None,
 ) -> Iterator[str]:
-    """What the float network's accuracy says of the samples; `labels` only where the task judged by them."""
+    """What a user should know about the plan and the network."""
+    yield from _about_search(problem, found, goal.target)
+    yield from _about_uniform(problem, rows, goal.objective)
+    yield from _about_device(allowed, table, goal.objective)
+    yield from remarks(run.program)
+    yield from _about_rounding(run)
+    yield from unseen_layers(run.program, run.ranges())
+
+
+def _about_samples(
+    run: Run, labels: Tensor | None, float_network: Evaluation, target: Target | None
+) -> Iterator[str]:
     agreement = run.samples.labels is None
     if labels is not None:
         yield from _near_chance(run.task, labels, float_network, agreement)
-    if goal is not None:
-        yield from _no_room(goal, float_network)
+    if target is not None:
+        yield from _no_room(target, float_network)
     yield from about_output(run)
     if agreement:
         yield NO_LABELS
@@ -38,7 +67,7 @@ def about_output(run: Run) -> Iterator[str]:
     names = list(named_tensors(example_outputs(run.program.exported)))
     if run.task.output not in (None, "logits") and len(names) > 1:
         others = ", ".join(name for name in names if name != run.task.output)
-        yield f"output '{run.task.output}' is what is judged, not {others}: --output takes another"
+        yield f"output '{run.task.output}' is what is judged, not {others}: [output=NAME] takes another"
 
 
 def _near_chance(task: Task, labels: Tensor, judged: Evaluation, agreement: bool) -> Iterator[str]:
@@ -61,59 +90,53 @@ def _near_chance(task: Task, labels: Tensor, judged: Evaluation, agreement: bool
         )
 
 
-def _no_room(goal: Target, judged: Evaluation) -> Iterator[str]:
+def _no_room(target: Target, judged: Evaluation) -> Iterator[str]:
     """Said if the samples are too few for the target: no single one may be lost."""
     if judged.total == 1 or judged.correct != int(judged.correct):
         return
-    lost = int(judged.correct) - math.ceil(goal.threshold(judged.exact) * judged.total)
-    loss = goal.max_drop if goal.relative is None else (1 - goal.relative) * judged.exact
+    lost = int(judged.correct) - math.ceil(target.threshold(judged.exact) * judged.total)
+    loss = target.max_drop if target.relative is None else (1 - target.relative) * judged.exact
     if lost > 0 or not loss:  # a target that allows no loss at all was meant so
         return
     yield (
-        f"the target of {goal} lets none of the {judged.correct:g} samples that are right be lost: "
+        f"the target of {target} lets none of the {judged.correct:g} samples that are right be lost: "
         f"about {math.ceil(1 / loss)} samples, not {judged.total}, would allow one"
     )
 
 
-def about_search(problem: Problem, found: Found, goal: Target | None) -> Iterator[str]:
+def _about_search(problem: Problem, found: Found, target: Target | None) -> Iterator[str]:
     """The two ends of a search, said in so many words."""
     ends = {name: ladder for name, ladder in problem.ladders.items() if len(ladder) > 1}
-    if goal is not None and found.met and ends:
+    if target is not None and found.met and ends:
         if all(found.plan[name] == ladder[0] for name, ladder in ends.items()):
-            yield f"nothing lower keeps the target of {goal}: every layer stays at its highest"
+            yield f"nothing lower keeps the target of {target}: every layer stays at its highest"
         if all(found.plan[name] == ladder[-1] for name, ladder in ends.items()):
-            yield f"the lowest format already keeps the target of {goal} in every layer"
+            yield f"the lowest format already keeps the target of {target} in every layer"
 
 
-def about_uniform(problem: Problem, rows: Sequence[Judged], objective: str) -> Iterator[str]:
+def _about_uniform(problem: Problem, rows: Sequence[Row], objective: str) -> Iterator[str]:
     """Uniform plans that would do with less: the printed search is left as it is printed."""
     *others, found = rows
     for row in others:
         allowed = all(format in problem.ladders[name] for name, format in row.plan.items())
-        cheaper = price(row, objective) < price(found, objective)
+        cheaper = row.cost.price(objective) < found.cost.price(objective)
         if problem.threshold and allowed and cheaper and row.evaluation.reaches(problem.threshold):
-            yield f"{row.name} keeps the target too and costs less: --search bisection takes it"
+            yield f"{row.name} keeps the target too and costs less: [search=bisection] takes it"
 
 
-def price(row: Judged, objective: str) -> float:
-    """What a plan is to have little of: latency where that is known and the objective, else size."""
-    latency = row.cost.latency_ms
-    return latency if latency is not None and objective == "latency" else row.cost.size_bytes
-
-
-def about_device(
-    possible: Allowed, steps: Sequence[Format], table: LatencyTable | None, objective: str
-) -> Iterator[str]:
-    """Formats that a device makes no use of."""
-    wanted = high_to_low(f for ladder in possible.values() for f in ladder if not f.is_float)
-    left_out = ", ".join(str(format) for format in wanted if format not in steps)
-    if table is not None and left_out and objective == "latency":
-        yield f"no layer is faster in {left_out} on {table.device}: --objective size takes it all the same"
-    elif table is not None and left_out:
+def _about_device(allowed: Allowed, table: LatencyTable | None, objective: str) -> Iterator[str]:
+    """Formats that a device makes no use of, and where its latencies come from."""
+    if table is None:
+        return
+    left_out = ", ".join(map(str, allowed.left_out))
+    if left_out and objective == "latency":
+        yield f"no layer is faster in {left_out} on {table.device}: [objective=size] takes it all the same"
+    elif left_out:
         yield f"{table.device} runs no layer in {left_out}"
+    yield f"latencies are those of {table.device}: {table.source}"
 
 
-def about_rounding(run: Run) -> Iterator[str]:
+def _about_rounding(run: Run) -> Iterator[str]:
     """Which layers the chosen rounding cannot fit."""
     if run.left_to_squant:
         names = ", ".join(run.left_to_squant)

@@ -4,66 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ..errors import BitsectError, ExportError, RunError
-from ..exporters.deliver import Delivery, deliver
+from ..errors import BitsectError, ExportError, RunError, in_python
+from ..exporters.deliver import Delivery, Request, deliver
 from ..rounding.model import QuantizedModel
 from ..runs.disk import json_text, write_text
 from ..runs.run import Run
-from ..sources.data.load import MEMORY
-from ..values import Cost, Evaluation, Format, Plan, Scores, Target
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A plan with how it did and what it costs: a row of the closing table."""
-
-    name: str
-    plan: Plan
-    evaluation: Evaluation
-    cost: Cost
-
-    def to_json(self) -> dict[str, Any]:
-        loss = self.evaluation.loss
-        shown = {
-            "accuracy": self.evaluation.accuracy,
-            "loss": loss if loss is not None and math.isfinite(loss) else None,
-            "samples": self.evaluation.total,
-            "size_mb": self.cost.size_bytes / 1e6,
-            "size_ratio": self.cost.size_ratio,
-        }
-        if self.cost.latency_ms is not None:
-            shown |= {"latency_ms": self.cost.latency_ms, "latency_ratio": self.cost.latency_ratio}
-        return shown
-
-
-def uniform_name(plan: Plan, format: Format) -> str:
-    """What the row of a uniform plan is called; pins may keep layers out of its format."""
-    return f"all {format}" if set(plan.values()) == {format} else f"{format} where allowed"
-
-
-def uniform_format(name: str) -> str:
-    return name.removeprefix("all ").removesuffix(" where allowed")
-
-
-@dataclass(frozen=True)
-class Test:
-    """Float network and plan on samples that the search has not seen."""
-
-    float: Evaluation
-    plan: Evaluation
-    target_met: bool
-    data: str = MEMORY  # the spec of these samples
-    fingerprint: str | None = None
-    rows: Mapping[str, Evaluation] = field(default_factory=dict)  # every row of the table, by its name
+from ..solve.search.problem import Found
+from ..values import Goal, LatencyTable, Plan, Scores, Scoring, Target
+from ..values.options import to_json
+from .rows import Row, Tested
 
 
 @dataclass(frozen=True)
@@ -71,58 +28,103 @@ class Result:
     """The plan, how well it does, and the way to it."""
 
     run: Run
-    target: Target | None
-    plan: Plan
-    target_met: bool
-    reason: str
-    rows: tuple[Judged, ...]  # float, the uniform plans, then the plan
-    test: Test | None
+    goal: Goal
+    scoring: Scoring
+    found: Found
+    rows: tuple[Row, ...]  # float, the uniform plans, then the plan
+    test: Tested | None
     scores: Scores
     evaluations: int  # plans that this search had to judge
-    seconds: Mapping[str, float]
-    agreement: bool = False  # there were no labels: accuracy is agreement with the float network
+    table: LatencyTable | None = None
     judge: str | None = None  # the user's own function, where accuracy is what that returned
-    budget: str | None = None  # what the plan may cost, where that was limited
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # notes, with options as they are mentioned in errors
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known about the answer, a sentence each."""
+        return tuple(map(in_python, self.remarks))
+
+    @property
+    def plan(self) -> Plan:
+        return self.found.plan
+
+    @property
+    def target(self) -> Target | None:
+        target: Target | None = self.goal.target
+        return target
+
+    @property
+    def target_met(self) -> bool:
+        """Whether the plan keeps the target on the samples that it was searched on."""
+        return self.found.met
+
+    @property
+    def reason(self) -> str:
+        """Why the search ended on this plan."""
+        return self.found.reason
 
     @property
     def accuracy(self) -> float:
+        """Of the plan, on the samples that it was searched on."""
         return self.rows[-1].evaluation.accuracy
+
+    @property
+    def float_accuracy(self) -> float:
+        return self.rows[0].evaluation.accuracy
+
+    @property
+    def size_ratio(self) -> float:
+        """The size of the layers' weights against 16 bits."""
+        return self.rows[-1].cost.size_ratio
+
+    @property
+    def agreement(self) -> bool:
+        """Whether accuracy is agreement with the float network, for want of labels."""
+        return self.run.samples.labels is None
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        return self.run.progress.seconds
+
+    def __repr__(self) -> str:
+        """Three lines, however many layers there are."""
+        counts = ", ".join(f"{count} {name}" for name, count in self.plan.counts.items())
+        kept = (
+            ""
+            if self.target is None
+            else f", target {self.target} {'kept' if self.target_met else 'NOT kept'}"
+        )
+        tested = "not tested on other samples"
+        if self.test is not None:
+            tested = f"on test samples {self.test.float.accuracy:.2%} → {self.test.plan.accuracy:.2%}"
+        return (
+            f"Result: {counts} layers, {self.size_ratio:.1%} of the size at 16 bits\n"
+            f"  accuracy {self.float_accuracy:.2%} → {self.accuracy:.2%}{kept}\n"
+            f"  {tested}"
+        )
 
     def model(self) -> nn.Module:
         """The quantised network as a module; it takes and returns what the original does."""
-        formats = set(self.plan.values())
-        return QuantizedModel(self.run.program, self.run.rounder(formats)(self.plan))
+        return QuantizedModel(self.run.program, self.run.calibrate(set(self.plan.values()))(self.plan))
 
     def export(
         self,
         path: str | Path,
         *,
-        to: str = "onnx",
-        made_for: str = "onnxruntime",
-        test: Any = None,
+        destination: str = "onnxruntime",
+        data: Any = None,
         force: bool = False,
         require_speedup: bool = False,
     ) -> Delivery:
         """Write the quantised network to `path` and prove there that it is the one that was judged.
 
-        It is proven on `test`, else on the samples of the run. What fails raises, and leaves no file;
+        It is proven on `data`, else on the samples of the run. What fails raises, and leaves no file;
         with `force` the file is kept, and `.failures` say why it should not have been.
         """
+        request = Request(Path(path), destination, force, require_speedup)
         with self.run.reopened() as run:
-            samples = None if test is None else run.load(test)
-            goal = self.target if self.judge is None else None
-            delivery = deliver(
-                run,
-                self.plan,
-                path,
-                to=to,
-                made_for=made_for,
-                goal=goal,
-                test=samples,
-                force=force,
-                require_speedup=require_speedup,
-            )
+            samples = None if data is None else run.load(data)
+            delivery = deliver(run, self.plan, request, self.target if self.judge is None else None, samples)
         if delivery.failures and not force:
             raise ExportError(delivery.complaint)
         return delivery
@@ -130,7 +132,9 @@ class Result:
     def save(self, path: str | Path | None = None) -> Path:
         """Write the plan; by default into the run folder."""
         if path is None and self.run.temporary:
-            raise BitsectError("this run has no folder to save the plan in: pass a path, or out= to quantize")
+            raise BitsectError(
+                "this run has no folder to save the plan in: pass a path, or [out=FOLDER] to quantize"
+            )
         place = Path(path) if path is not None else self.run.folder.path / "plan.json"
         write_text(place, json_text(self.plan.to_json()))
         return place
@@ -149,7 +153,7 @@ class Result:
 
     def _free_name(self) -> str:
         """A file name for this answer, such as `99.9-percent`; another answer to the same keeps its own."""
-        asked = " ".join(str(part) for part in (self.target, self.budget) if part is not None)
+        asked = " ".join(str(part) for part in (self.target, self.goal.limits) if part is not None)
         name = re.sub(r"[^\w.]+", "-", asked.replace("%", " percent ")).strip("-.")
         for number in itertools.count(1):
             numbered = name if number == 1 else f"{name}-{number}"
@@ -173,21 +177,24 @@ class Result:
         return {**self._facts(), **self._effort(), "run": run}
 
     def _facts(self) -> dict[str, Any]:
+        """What was asked and what came out: every figure with the options that made it."""
         return {
             "target": str(self.target) if self.target is not None else None,
             "target_met": self.target_met if self.target is not None else None,
             "float": self.rows[0].to_json(),
             "plan": self.rows[-1].to_json(),
-            "uniform": {uniform_format(row.name): row.to_json() for row in self.rows[1:-1]},
+            "uniform": {_format_of(row.name): row.to_json() for row in self.rows[1:-1]},
             "test": self._test_json(),
             "formats": self.plan.counts,
-            "macs_by_format": self.plan.macs(self.run.program.layers),
+            "macs_by_format": self.plan.macs(self.run.layers),
             "plan_key": self.plan.key,
-            "budget": self.budget,
-            "metric": self.scores.metric,
             "reason": self.reason,
             "agreement": self.agreement,
             "judge": self.judge,
+            "goal": {**to_json(self.goal), "latency": self.table and self.table.device},
+            "scoring": to_json(self.scoring),
+            "settings": to_json(self.run.settings),
+            "latency_source": self.table and self.table.source,
             "notes": list(self.notes),
         }
 
@@ -205,3 +212,8 @@ class Result:
             "data": self.test.data,
             "fingerprint": self.test.fingerprint,
         }
+
+
+def _format_of(row: str) -> str:
+    """The format of a uniform plan, from the name of its row."""
+    return row.removeprefix("all ").removesuffix(" where allowed")

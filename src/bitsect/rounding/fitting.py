@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..measure.evaluator import Arrays, Done
 from ..network.program import Multiply, Operand, Program
 from ..sources.data import Samples
-from ..sources.data.samples import draw
+from ..sources.data.samples import drawn
 from ..values import Format
 from ..values.grid import Grid
+from ..values.pieces import Done, Piece
 from .columns import Columns, are_known
 from .gptq import Means, Moments, fit
 from .rounder import Rounder, is_fitted
@@ -166,7 +166,7 @@ class Fitter:
         tensors = [multiply.activations[0].tensor for multiply in use.multiplies]
         return [None if bits is None or name is None else self.rounder.grid(name, bits) for name in tensors]
 
-    def _arrays(self, use: Use, moments: Moments, format: Format) -> Arrays:
+    def _arrays(self, use: Use, moments: Moments, format: Format) -> Piece:
         assert format.weight_bits is not None
         channels, inputs, taps = use.kernels(self.program).shape
         run = run_length(format, inputs) * taps
@@ -195,7 +195,7 @@ class Fitter:
             if "biases" in arrays:
                 fitted.biases[multiply.node, format] = torch.from_numpy(arrays["biases"][index])
 
-    def _codes(self, operand: Operand, arrays: Arrays) -> Codes:
+    def _codes(self, operand: Operand, arrays: Piece) -> Codes:
         assert operand.layout is not None
         weight = self.program.constant(operand.node)
         kernels, scales = torch.from_numpy(arrays["codes"]), torch.from_numpy(arrays["scales"])
@@ -301,7 +301,7 @@ def _few(samples: Samples) -> Samples:
     """Some of the samples, in their order."""
     if len(samples) <= SAMPLES:
         return samples
-    chosen = draw(samples.spec, len(samples), SAMPLES, seed=0).sort().values
+    chosen = drawn(samples.spec, len(samples), SAMPLES, seed=0).sort().values
     return replace(samples, source=samples.source.select(chosen))
 
 

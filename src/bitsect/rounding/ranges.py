@@ -17,19 +17,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import BitsectError, DataError
+from ..names import choose
 from ..network.operators import never_negative
 from ..network.program import Program
 from ..sources.data import Samples
-from ..values import Format, Plan, Range, Ranges
+from ..values import PAPER, Format, Plan, Range, Ranges, Settings
+from . import RANGES
 from .rounder import KERNEL_BITS, Rounder
 
-METHODS = ("percentile", "mse", "max")
-SIGNS = ("signed", "auto")
 MANTISSA_BITS = 10  # of the histogram's bins
 CLIP_STEP = 0.002
 
@@ -37,40 +38,39 @@ CLIP_STEP = 0.002
 def calibrate(
     program: Program,
     samples: Samples,
-    *,
-    method: str = "percentile",
-    percentile: float = 99.999,
-    sign: str = "signed",
+    settings: Settings,
     bits: Iterable[int] = (8, 4),
-    rounding: str = "squant",
-    batch_size: int = 64,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> Ranges:
-    """The ranges of every layer input, layer output and residual sum.
+    """The ranges of every layer input, layer output and residual sum, as `settings` has them.
 
     Seen under 8-bit weights and float activations, as in the paper.
     """
-    _check(method, sign, percentile, len(samples))
-    batch_size = min(batch_size, program.fixed_batch or batch_size)
+    if not len(samples):
+        raise DataError("calibration needs at least one sample")
+    batch_size = min(settings.batch_size, program.fixed_batch or settings.batch_size)
+    method = choose("range", settings.range, RANGES)
     seen = {
-        name: _Seen(name, len(samples), method, percentile, name in program.layer_tensors)
+        name: _Seen(name, method(len(samples), settings), name in program.layer_tensors)
         for name in program.tensors
     }
-    eight_bit_weights = Rounder(program, rounding=rounding)(Plan.uniform(program.layers, Format(8, None)))
+    eight_bits = Plan.uniform(program.layers, Format(8, None))
+    rounding = Rounder(program, rounding=settings.rounding)(eight_bits)
     for batch in samples.batches(batch_size):
         rows = len(batch.indices)
         see = {name: tensor.look(rows) for name, tensor in seen.items()}
-        program.observe(batch.inputs, see, eight_bit_weights)
+        program.observe(batch.inputs, see, rounding)
         progress(rows)
     widths = sorted({KERNEL_BITS, *bits}, reverse=True)
+    sign = settings.sign or PAPER.sign
     table = {}
     for name, tensor in seen.items():
         positive = all(map(never_negative, program.nodes_of(name))) or tensor.low >= 0
-        if tensor.finite and tensor.count:
+        if tensor.finite and tensor.seen:
             table[name] = tensor.ranges(widths, unsigned=sign == "auto" and positive)
-    unseen = tuple(name for name, tensor in seen.items() if tensor.finite and not tensor.count)
+    unseen = tuple(name for name, tensor in seen.items() if tensor.finite and not tensor.seen)
     table |= {name: _like(name, table, widths) for name in unseen}
-    return Ranges(method, sign, percentile, len(samples), table, unseen)
+    return Ranges(settings.range, sign, settings.percentile, len(samples), table, unseen)
 
 
 def _like(name: str, table: Mapping[str, Mapping[int, Range]], widths: Sequence[int]) -> dict[int, Range]:
@@ -88,28 +88,93 @@ def _like(name: str, table: Mapping[str, Mapping[int, Range]], widths: Sequence[
     return made
 
 
-def _check(method: str, sign: str, percentile: float, samples: int) -> None:
-    if method not in METHODS:
-        raise BitsectError(f"unknown range method '{method}': use {', '.join(METHODS)}")
-    if sign not in SIGNS:
-        raise BitsectError(f"unknown sign '{sign}': use {' or '.join(SIGNS)}")
-    if not 0 < percentile <= 100:
-        raise BitsectError(f"percentile {percentile} is not above 0 and up to 100")
-    if samples == 0:
-        raise DataError("calibration needs at least one sample")
+class Method(Protocol):
+    """How far the codes of a tensor reach, from the magnitudes of its values."""
+
+    def __init__(self, samples: int, settings: Settings) -> None: ...
+
+    def add(self, magnitudes: Tensor, rows: int) -> None:
+        """See the values of a batch of `rows` samples."""
+
+    def clip(self, bits: int, unsigned: bool, largest: float) -> float:
+        """The range; `largest` is the largest magnitude of all."""
+
+
+class Maximum:
+    """The largest magnitude."""
+
+    def __init__(self, samples: int, settings: Settings) -> None: ...
+
+    def add(self, magnitudes: Tensor, rows: int) -> None: ...
+
+    def clip(self, bits: int, unsigned: bool, largest: float) -> float:
+        return largest
+
+
+class Percentile:
+    """The magnitude below which the given share of all values lies, exactly."""
+
+    def __init__(self, samples: int, settings: Settings) -> None:
+        self.samples = samples
+        self.beyond = 1 - Fraction(str(settings.percentile)) / 100  # the share of values above
+        self.count = self.kept = 0
+        self.top = torch.empty(0)
+
+    def add(self, magnitudes: Tensor, rows: int) -> None:
+        self.count += len(magnitudes)
+        self.kept = self.kept or int(self.beyond * len(magnitudes) * -(-self.samples // rows)) + 1
+        if len(self.top) == self.kept:
+            magnitudes = magnitudes[magnitudes > self.top[-1]]
+        magnitudes = torch.cat([self.top.to(magnitudes.device), magnitudes])
+        self.top = magnitudes.topk(min(self.kept, len(magnitudes))).values
+
+    def clip(self, bits: int, unsigned: bool, largest: float) -> float:
+        # Where batches hold ever more values, fewer are kept than the percentile asks for: the range is
+        # then that of a higher one. A tensor that is nearly all zeros still has a range.
+        return float(self.top[min(int(self.beyond * self.count), len(self.top) - 1)]) or largest
+
+
+class LeastError:
+    """The clip of least mean squared rounding error, for each number of bits."""
+
+    def __init__(self, samples: int, settings: Settings) -> None:
+        self.histogram: Tensor | None = None
+
+    def add(self, magnitudes: Tensor, rows: int) -> None:
+        bins = magnitudes.view(torch.int32) >> (23 - MANTISSA_BITS)
+        counts = torch.bincount(bins, minlength=1 << (8 + MANTISSA_BITS))
+        self.histogram = counts if self.histogram is None else self.histogram + counts
+
+    def clip(self, bits: int, unsigned: bool, largest: float) -> float:
+        assert self.histogram is not None
+        bins = self.histogram.nonzero().flatten()
+        counts = self.histogram[bins].double()
+        half = 1 << (22 - MANTISSA_BITS)  # the middle of a bin
+        values = ((bins << (23 - MANTISSA_BITS)) + half).to(torch.int32).view(torch.float32).double()
+        values[bins == 0] = 0
+        levels = 2**bits - 1 if unsigned else 2 ** (bits - 1) - 1
+
+        best, least, clip = largest, float("inf"), largest
+        while clip > 0:
+            scale = clip / levels
+            rounded = (values / scale).round_().clamp_(max=levels).mul_(scale)
+            error = float((rounded - values).square_() @ counts)
+            if error < least:
+                best, least = clip, error
+            # Every smaller clip costs at least what this one cuts off.
+            if float((values - clip).clamp_(min=0).square_() @ counts) >= least:
+                break
+            clip *= 1 - CLIP_STEP
+        return best
 
 
 class _Seen:
     """What has been seen of one tensor."""
 
-    def __init__(self, name: str, samples: int, method: str, percentile: float, of_layer: bool) -> None:
-        self.name, self.samples, self.method, self.of_layer = name, samples, method, of_layer
-        self.beyond = 1 - Fraction(str(percentile)) / 100  # the share of values above the percentile
+    def __init__(self, name: str, method: Method, of_layer: bool) -> None:
+        self.name, self.method, self.of_layer = name, method, of_layer
         self.low, self.high = float("inf"), 0.0
-        self.finite = True
-        self.count = self.kept = 0
-        self.top = torch.empty(0)
-        self.histogram: Tensor | None = None
+        self.finite, self.seen = True, False
 
     def look(self, rows: int) -> Callable[[Tensor], None]:
         return lambda values: self._add(values, rows)
@@ -126,51 +191,9 @@ class _Seen:
             self.finite = False  # a sum may be −∞ on purpose, as masked attention scores are
         if not self.finite:
             return
+        self.seen = True
         self.low, self.high = min(self.low, low), max(self.high, abs(low), abs(high))
-        magnitudes = values.reshape(-1).abs().float()
-        self.count += len(magnitudes)
-        if self.method == "percentile":
-            self.kept = self.kept or int(self.beyond * len(magnitudes) * -(-self.samples // rows)) + 1
-            self._keep_largest(magnitudes)
-        elif self.method == "mse":
-            bins = magnitudes.view(torch.int32) >> (23 - MANTISSA_BITS)
-            counts = torch.bincount(bins, minlength=1 << (8 + MANTISSA_BITS))
-            self.histogram = counts if self.histogram is None else self.histogram + counts
-
-    def _keep_largest(self, magnitudes: Tensor) -> None:
-        if len(self.top) == self.kept:
-            magnitudes = magnitudes[magnitudes > self.top[-1]]
-        magnitudes = torch.cat([self.top.to(magnitudes.device), magnitudes])
-        self.top = magnitudes.topk(min(self.kept, len(magnitudes))).values
+        self.method.add(values.reshape(-1).abs().float(), rows)
 
     def ranges(self, widths: Sequence[int], unsigned: bool) -> dict[int, Range]:
-        if self.method == "mse":
-            return {bits: Range(self._least_error_clip(bits, unsigned), unsigned) for bits in widths}
-        amax = self.high
-        if self.method == "percentile":
-            # Where batches hold ever more values, fewer are kept than the percentile asks for: the range is
-            # then that of a higher one. A tensor that is nearly all zeros still has a range.
-            amax = float(self.top[min(int(self.beyond * self.count), len(self.top) - 1)]) or self.high
-        return {bits: Range(amax, unsigned) for bits in widths}
-
-    def _least_error_clip(self, bits: int, unsigned: bool) -> float:
-        assert self.histogram is not None
-        bins = self.histogram.nonzero().flatten()
-        counts = self.histogram[bins].double()
-        half = 1 << (22 - MANTISSA_BITS)  # the middle of a bin
-        values = ((bins << (23 - MANTISSA_BITS)) + half).to(torch.int32).view(torch.float32).double()
-        values[bins == 0] = 0
-        levels = 2**bits - 1 if unsigned else 2 ** (bits - 1) - 1
-
-        best, least, clip = self.high, float("inf"), self.high
-        while clip > 0:
-            scale = clip / levels
-            rounded = (values / scale).round_().clamp_(max=levels).mul_(scale)
-            error = float((rounded - values).square_() @ counts)
-            if error < least:
-                best, least = clip, error
-            # Every smaller clip costs at least what this one cuts off.
-            if float((values - clip).clamp_(min=0).square_() @ counts) >= least:
-                break
-            clip *= 1 - CLIP_STEP
-        return best
+        return {bits: Range(self.method.clip(bits, unsigned, self.high), unsigned) for bits in widths}

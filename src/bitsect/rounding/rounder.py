@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..errors import PlanError
+from ..names import check_name
 from ..network.layout import Layout
 from ..network.operators import operator_name, through_reshapes
 from ..network.program import Multiply, Operand, Program, Rounding
 from ..values import PAPER, Format, Placement, Plan, Range, Ranges
 from ..values.grid import Grid
+from . import ROUNDINGS
 from .columns import channel_axis
 from .folding import Folded
 from .placements.onnxruntime import (
@@ -25,9 +27,9 @@ from .placements.onnxruntime import (
     absorbed,
     has_integer_kernel,
 )
-from .squant import GPTQ, ROUNDING_NAMES
 from .weights import Codes, quantize_weight
 
+GPTQ = "gptq"
 KERNEL_BITS = 8  # what integer kernels hand on, whatever their operands are
 FITTED_BITS = 4  # weights of more bits lose too little for GPTQ to win it back: they round by SQuant
 
@@ -55,9 +57,7 @@ class Rounder:
         rounding: str = "squant",
         fitted: Fitted | None = None,
     ) -> None:
-        if rounding not in ROUNDING_NAMES:
-            *most, last = ROUNDING_NAMES
-            raise PlanError(f"unknown rounding '{rounding}': use {', '.join(most)} or {last}")
+        check_name("rounding", rounding, ROUNDINGS)
         self.program, self.ranges, self.placement, self.rounding = program, ranges, placement, rounding
         self.fitted = Fitted() if fitted is None else fitted
         self._layers = {layer.name for layer in program.layers}
@@ -67,7 +67,10 @@ class Rounder:
 
     def __call__(self, plan: Plan) -> Rounding:
         for name in sorted(plan.formats.keys() ^ self._layers):
-            raise PlanError(f"the plan is of another network: layer '{name}' is in one of the two only")
+            where = (
+                "in the network but not in the plan" if name in self._layers else "in the plan but not in it"
+            )
+            raise PlanError(f"the plan does not fit this network: layer '{name}' is {where}")
         chosen = [
             (multiply, format)
             for multiply in self.program.multiplies
@@ -95,8 +98,7 @@ class Rounder:
     def codes(self, layer: str, operand: Operand, format: Format) -> Codes:
         """The integer codes and scales of a weight."""
         assert operand.layout is not None
-        rounding = self.rounding
-        if is_fitted(rounding, format):
+        if is_fitted(self.rounding, format):
             key = (operand.node, operand.layout, format)
             if key not in self.fitted.codes:
                 raise PlanError(f"layer '{layer}' was not fitted in {format}: fit it to samples first")
@@ -105,7 +107,7 @@ class Rounder:
                 return made
         try:
             weight = self.program.constant(operand.node)
-            return quantize_weight(weight, operand.layout, format, "squant" if rounding == GPTQ else rounding)
+            return quantize_weight(weight, operand.layout, format, self.rounding)
         except PlanError as error:
             raise PlanError(f"layer '{layer}': {error}") from None
 

@@ -7,8 +7,6 @@ qmax]. Values out of range are clipped before they are rounded: Q(w) = round(cli
 sees to it that y is finite.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -44,11 +42,6 @@ def squant(y: Tensor, qmax: int) -> Tensor:
         piece = _double(y.detach()[start : start + part])
         codes[start : start + part] = _squant(piece.clamp(-qmax, qmax))
     return codes
-
-
-ROUNDINGS: dict[str, Callable[[Tensor, int], Tensor]] = {"squant": squant, "nearest": nearest}
-GPTQ = "gptq"  # rounds a weight by what its layer reads, so that it is no function of the weight alone
-ROUNDING_NAMES = (*ROUNDINGS, GPTQ)
 
 
 def _double(y: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ..errors import PlanError
+from ..names import choose
 from ..network.layout import Layout
 from ..values import Format
-from .squant import ROUNDINGS
+from . import ROUNDINGS
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def quantize_weight(weight: Tensor, layout: Layout, format: Format, rounding: st
     scales = (wide.abs().amax(dim=(1, 2), keepdim=True) / qmax).to(torch.float32)
     # An all-zero channel divides by one; so does one whose scale is too small for float32.
     scales = torch.where(scales > 0, scales, torch.ones_like(scales))
-    codes = ROUNDINGS[rounding](wide / scales, qmax)
+    codes = choose("rounding", rounding, ROUNDINGS)(wide / scales, qmax)
 
     def back(tensor: Tensor) -> Tensor:
         return layout.from_kernels(tensor.reshape(channels, inputs, taps), weight.shape)

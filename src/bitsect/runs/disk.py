@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from ..errors import BitsectError, RunError
 
 LARGEST_JSON_BYTES = 64_000_000  # far above what a run writes, far below what fills a memory
-START_ANEW = "pass --fresh to start the run anew"
+START_ANEW = "pass [fresh=True] to start the run anew"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -103,6 +103,27 @@ def read_json_object(path: Path, way_out: str) -> dict[str, Any] | None:
         if not isinstance(data, dict):
             raise TypeError(f"expected an object, not a {type(data).__name__}")
         return data
+
+
+def append_line(path: Path, text: str) -> None:
+    """`text` as the last line of `path`."""
+    try:
+        with open_file(path, "ab") as file:
+            file.write(text.encode() + b"\n")
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file that lines are appended to; one that a kill cut short is dropped."""
+    found = []
+    with open_file(path, "rb") as file:
+        for line in file:
+            with suppress(ValueError, RecursionError):
+                data = json.loads(line)
+                if isinstance(data, dict):
+                    found.append(data)
+    return found
 
 
 def fingerprint_json(data: Any) -> str:

@@ -21,13 +21,16 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from ..errors import RunError
+from ..values import Plan
 from .disk import (
     START_ANEW,
+    append_line,
     fingerprint_json,
     json_text,
     lock,
     open_file,
     read_json_object,
+    read_lines,
     reading,
     write_text,
 )
@@ -43,6 +46,7 @@ OWNED = (
     "plans/*.json",
     "results/*.json",
     "scores-*.json",
+    "plans.jsonl",
     *(
         "plan.json",
         "result.json",
@@ -153,7 +157,7 @@ def _record(magic: bytes, body: bytes) -> bytes:
     return _HEAD.pack(magic, zlib.crc32(body), len(body)) + body
 
 
-class Folder:
+class RunFolder:
     """A run on disk; one process at a time works in it.
 
     `run` is the fingerprint of everything that the run is of, which each of its files carries; it is
@@ -163,6 +167,7 @@ class Folder:
     def __init__(self, path: Path, run: str | None = None) -> None:
         self.path, self.run = path, run
         self._journals: dict[str, Journal] = {}
+        self._plans: set[str] | None = None  # the keys of the plans that were noted
         try:
             if path.exists() and not path.is_dir():
                 raise RunError(f"{path} is a file: a run needs a folder")
@@ -295,6 +300,17 @@ class Folder:
         """Keep `data` under `name`, with the run that it belongs to and a checksum."""
         entries = {**data, "run": self.run}
         write_text(self.inside(name), json_text({**entries, "checksum": fingerprint_json(entries)}))
+
+    def note_plan(self, plan: Plan) -> None:
+        """Keep an evaluated plan as a plan: journals know it by its key alone."""
+        if self._plans is None:
+            path = self.inside("plans.jsonl")
+            kept = read_lines(path) if path.exists() else []
+            self._plans = {str(line.get("key")) for line in kept}
+        if plan.key not in self._plans:
+            line = {"key": plan.key, "layers": plan.to_json()["layers"]}
+            append_line(self.inside("plans.jsonl"), json.dumps(line, ensure_ascii=False))
+            self._plans.add(plan.key)
 
     def write_plain(self, name: str, data: Mapping[str, Any]) -> None:
         """Write `data` as people may edit it."""

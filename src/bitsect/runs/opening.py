@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -15,21 +15,22 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from ..errors import BitsectError, CaptureError, RunError
+from ..errors import BitsectError, CaptureError, DataError, RunError
 from ..measure.traces import fitting_rows
-from ..network.binding import Inputs
 from ..network.capture import capture
 from ..network.exported_program import example_outputs
 from ..network.program import Program
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
-from ..sources.models import load_model, parse_example
-from ..sources.tasks import TASKS, Task, task_named
-from ..values import Comparison
-from .folder import MODEL_FILE, SAMPLES_FILE, Folder
+from ..sources.models import load_model
+from ..sources.tasks import TASKS
+from ..sources.tasks.task import Task, task_named
+from ..values import Comparison, Settings, placement_named
+from ..values.options import given, on_top_of, to_json
+from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
 from .progress import Progress
 from .recorded import Recorded, is_kept, keep_objects, read_samples
-from .run import Run, Settings, settings_of
+from .run import Run
 
 Model = str | Path | nn.Module | ExportedProgram
 
@@ -37,66 +38,45 @@ Model = str | Path | nn.Module | ExportedProgram
 def open_run(
     model: Model,
     data: Any = None,
+    settings: Settings | None = None,
     *,
     out: str | Path | None = None,
-    example: Inputs = None,
-    input_shape: str | None = None,
-    task: str | Task | Callable[..., Any] | None = None,
-    output: str | None = None,
-    settings: Settings | Mapping[str, Any] | None = None,
-    draw: int | None = None,
-    seed: int | None = None,
-    data_options: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    trust: bool = False,
     fresh: bool = False,
+    trust: bool = False,
     elsewhere: Any = None,
     progress: Progress | None = None,
 ) -> Run:
     """The run in the folder `out`, made if it is not there; or the run that `model` is the folder of.
 
-    `draw` takes that many of the samples, all of them come in a random order of `seed` (0 where none is
-    given), `data_options` say how pixels are normalised; the task judges the output called `output`. A run
-    that exists must be of the same network, samples, task and settings, wherever those lie now; where
+    A run that exists must be of the same network, samples, task and settings, wherever those lie now; where
     `model` is its folder, what is not given is the run's own, and `elsewhere` is tried where its samples
     are gone. `fresh` removes the run that is there once all else is in order. Without `out`, the run leaves
     nothing on disk.
     """
     of_run = is_folder(model)
-    if not of_run and data is None:
-        raise BitsectError(
-            "samples are needed: pass --data FILE, a folder of images, or zoo:fashion-calibration"
-        )
-    drawn = {"samples": draw, "seed": seed}
-    options = {**(data_options or {}), **{name: value for name, value in drawn.items() if value is not None}}
-    asked = _Asked(model, data, task, output, device, settings_of(settings), options)
+    if data is None and not of_run:
+        data = own_samples(model)
+    asked = _Asked(model, data, settings or Settings())
     progress = progress or Progress()
     with ExitStack() as undo:
         folder = _folder(model if of_run else None, out, fresh, undo)
         known = None if fresh else Recorded.read(folder)
         if known is not None:
             asked = asked.completed(known, folder, trust, elsewhere) if of_run else asked.in_threads_of(known)
-        judged_by, resolved = (
-            task_named(asked.task or "classification"),
-            Settings(**asked.settings).resolved(),
-        )
         with progress.stage("capture"):
-            samples = load_samples(asked.data, **({} if of_run else {"seed": 0}) | asked.options)
-            if input_shape is not None:
-                example = parse_example(input_shape)
-            program, spec = _captured(asked.model, samples, example, resolved, asked.device, trust)
+            samples = asked.load_samples()
+            program, spec = _captured(asked, samples, trust)
         _check(program)
-        judged_by = judged_by.on(asked.output, example_outputs(program.exported))
-        facts = _facts(program, samples, judged_by, resolved) | asked.verified
+        task = task_named(asked.settings.task).on(asked.settings.output, example_outputs(program.exported))
+        resolved = _resolved(asked.settings, program, task)
+        facts = _facts(program, samples, task, resolved) | asked.verified
         asked.check_moved(known, folder, facts, samples.spec)
         if fresh:
             _refuse_own_files(folder, spec, samples.spec)
             folder.clear()
         _claim(folder, known, facts, program, samples, spec)
         _remember_comparison(folder, program)
-        run = Run(
-            folder, program, samples, judged_by, resolved, progress, temporary=out is None and not of_run
-        )
+        run = Run(folder, program, samples, task, resolved, progress, temporary=out is None and not of_run)
         undo.pop_all()
     if run.temporary:
         weakref.finalize(run, shutil.rmtree, folder.path, ignore_errors=True)
@@ -109,22 +89,23 @@ class _Asked:
 
     model: Model
     data: Any
-    task: str | Task | Callable[..., Any] | None
-    output: str | None
-    device: str | None
-    settings: dict[str, Any]
-    options: dict[str, Any]
+    settings: Settings
     verified: dict[str, str] = field(default_factory=dict)  # fingerprints of what the folder keeps itself
     moved: bool = False  # the samples are not where the run found them
 
     def in_threads_of(self, known: Recorded) -> _Asked:
         """Threads are chosen once, on whatever machine a run began."""
-        return replace(self, settings={"threads": known.settings.threads} | self.settings)
+        if "threads" in given(self.settings):
+            return self
+        threads = Settings(threads=known.settings.threads)
+        return replace(self, settings=Settings(**given(self.settings), **given(threads)))
 
-    def completed(self, known: Recorded, folder: Folder, trust: bool, elsewhere: Any) -> _Asked:
+    def completed(self, known: Recorded, folder: RunFolder, trust: bool, elsewhere: Any) -> _Asked:
         """With what the run in `folder` was made of, where nothing else is asked for."""
-        model, data, options = known.model, self.data, known.data_options | self.options
-        verified, moved = {}, False
+        settings = on_top_of(known.settings, self.settings)
+        if "task" not in given(self.settings):
+            settings = on_top_of(settings, Settings(task=_task(known, folder, trust)))
+        model, data, verified, moved = known.model, self.data, {}, False
         if known.keeps_model:
             model = str(known.stored(folder, MODEL_FILE))
             verified["model_fingerprint"] = known.model_fingerprint
@@ -134,50 +115,63 @@ class _Asked:
                 f"`bitsect quantize FILE --data … --out {folder.path}` says where it is now"
             )
         if data is None and known.keeps_samples:
-            data = replace(read_samples(known.stored(folder, SAMPLES_FILE)), options=options)
-            options = {}
+            data = read_samples(known.stored(folder, SAMPLES_FILE))
             verified["data_fingerprint"] = known.data_fingerprint
         elif data is None:
             data, moved = (known.data, False) if _is_there(known.data) else (elsewhere, True)
             if data is None:
                 raise RunError(_gone(folder, known))
-        return _Asked(
-            model,
-            data,
-            self.task or _task(known, folder, trust),
-            self.output or known.output,
-            self.device or known.device,
-            asdict(known.settings) | self.settings,
-            options,
-            verified,
-            moved,
-        )
+        return _Asked(model, data, settings, verified, moved)
+
+    def load_samples(self) -> Samples:
+        if isinstance(self.data, Samples) and "data_fingerprint" in self.verified:
+            return self.data  # as the run keeps them: drawn and normalised already
+        chosen = self.settings
+        pixels = {} if isinstance(self.data, Samples) else chosen.pixels
+        return load_samples(self.data, draw=chosen.draw, seed=chosen.seed, **pixels)
 
     def check_moved(
-        self, known: Recorded | None, folder: Folder, facts: Mapping[str, Any], spec: str
+        self, known: Recorded | None, folder: RunFolder, facts: Mapping[str, Any], spec: str
     ) -> None:
         """Refuse samples that were tried in place of the run's own, and are others."""
         if self.moved and known is not None and facts["data_fingerprint"] != known.data_fingerprint:
             raise RunError(f"{_gone(folder, known)}; those of {spec} are others")
 
 
+def own_samples(model: Any, name: str = "calibration") -> str:
+    """The samples that a network of the zoo brings along; other networks need some."""
+    if isinstance(model, str) and model.startswith("zoo:"):
+        return f"zoo:fashion-{name}"
+    raise DataError("samples are needed: pass [data=FILE], a folder of images, or zoo:fashion-calibration")
+
+
+def _resolved(settings: Settings, program: Program, task: Task) -> Settings:
+    """The settings with everything that was left open decided."""
+    return on_top_of(
+        settings,
+        Settings(
+            sign=settings.sign or placement_named(settings.placement).sign,
+            threads=settings.threads or torch.get_num_threads(),
+            device=str(program.device),
+            output=task.output,
+        ),
+    )
+
+
 def _facts(program: Program, samples: Samples, task: Task, settings: Settings) -> dict[str, Any]:
     """Everything that the results of a run rest on."""
     return {
         "model_fingerprint": program.fingerprint,
-        "data_options": dict(samples.options),
         "data_fingerprint": samples.fingerprint(),
+        **to_json(settings),
         "task": task.name,
         "task_code": task.code,
-        "output": task.output,
-        **asdict(settings),
-        "device": str(program.device),
         "torch": torch.__version__,
     }
 
 
 def _claim(
-    folder: Folder,
+    folder: RunFolder,
     known: Recorded | None,
     facts: Mapping[str, Any],
     program: Program,
@@ -194,19 +188,19 @@ def _claim(
     folder.claim(facts, model=model, data=data, files=files)
 
 
-def _refuse_own_files(folder: Folder, *specs: str) -> None:
+def _refuse_own_files(folder: RunFolder, *specs: str) -> None:
     """Refuse to start anew from what would be removed."""
     for spec in specs:
         path = Path(spec)
         if path.name in (MODEL_FILE, SAMPLES_FILE) and path.parent == folder.path.resolve():
-            raise RunError(f"{spec} is a file of the run that --fresh removes: copy it elsewhere first")
+            raise RunError(f"{spec} is a file of the run that [fresh=True] removes: copy it elsewhere first")
 
 
 def _is_there(spec: str) -> bool:
     return spec.startswith(("zoo:", "paper:")) or Path(spec).exists()
 
 
-def _gone(folder: Folder, known: Recorded) -> str:
+def _gone(folder: RunFolder, known: Recorded) -> str:
     return (
         f"{folder.path} was made with the samples of {known.data}, which are not there any more: say where "
         f"they are now, with `bitsect search {folder.path} --data FILE`, or --calibration FILE in evaluate"
@@ -218,10 +212,10 @@ def is_folder(model: object) -> bool:
     return isinstance(model, str | Path) and Path(model).is_dir()
 
 
-def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> Folder:
+def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> RunFolder:
     """The folder to work in, which `undo` gives up again."""
     if run is not None:
-        if not Folder.is_run(Path(run)):
+        if not RunFolder.is_run(Path(run)):
             raise RunError(
                 f"{run} is not a run, it holds no run.json: `bitsect quantize MODEL --out` makes one"
             )
@@ -231,31 +225,24 @@ def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> F
     path = Path(out) if out is not None else Path(mkdtemp(prefix="bitsect-"))
     if out is None:
         undo.callback(shutil.rmtree, path, ignore_errors=True)
-    folder = Folder(path)
+    folder = RunFolder(path)
     undo.callback(folder.close)
     return folder
 
 
-def _captured(
-    model: Model,
-    samples: Samples,
-    example: Inputs,
-    settings: Settings,
-    device: str | None,
-    trust: bool,
-) -> tuple[Program, str]:
+def _captured(asked: _Asked, samples: Samples, trust: bool) -> tuple[Program, str]:
     """The program, and the spec by which the run folder knows its network."""
-    spec, chosen = MODEL_FILE, example is not None
+    model, example, spec = asked.model, None, MODEL_FILE
     if isinstance(model, str | Path):
         spec = str(Path(model).resolve()) if str(model).endswith(".pt2") else str(model)
         network = load_model(str(model), trust=trust)
-        model, example = network.model, network.example if example is None else example
+        model, example = network.model, network.example
     if example is None and isinstance(model, nn.Module):
         example = samples.inputs(slice(0, 2))
-    options: dict[str, Any] = {"embeddings": settings.embeddings, "device": device}
+    options: dict[str, Any] = {"embeddings": asked.settings.embeddings, "device": asked.settings.device}
     program = capture(model, example, **options)
-    if program.fixed_batch is not None and isinstance(model, nn.Module) and not chosen:
-        program = _in_larger_batches(program, model, samples, settings.batch_size, options)
+    if program.fixed_batch is not None and isinstance(model, nn.Module):
+        program = _in_larger_batches(program, model, samples, asked.settings.batch_size, options)
     return program, spec
 
 
@@ -276,7 +263,7 @@ def _in_larger_batches(
     return larger if larger.steps == program.steps and larger.fixed_batch == rows else program
 
 
-def _remember_comparison(folder: Folder, program: Program) -> None:
+def _remember_comparison(folder: RunFolder, program: Program) -> None:
     """Keep how the network compared with its capture: a run that works alone has only the latter."""
     known = folder.read_json("capture.json")
     if program.comparison is not None:
@@ -294,12 +281,12 @@ def _check(program: Program) -> None:
         )
 
 
-def _task(known: Recorded, folder: Folder, trust: bool) -> Task:
+def _task(known: Recorded, folder: RunFolder, trust: bool) -> Task:
     """The task that a run was made with; one's own is code, and imported for those who trust it."""
     if known.task not in TASKS and ":" in known.task and not trust:
         raise RunError(
-            f"{folder.path} is judged by {known.task}, which is code to import: pass --task {known.task} "
-            "if it is yours, or --trust"
+            f"{folder.path} is judged by {known.task}, which is code to import: pass [task={known.task}] "
+            "if it is yours, or [trust=True]"
         )
     try:
         return task_named(known.task)

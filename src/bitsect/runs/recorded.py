@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
@@ -17,11 +16,11 @@ from ..errors import RunError
 from ..network.program import Program
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
+from ..values import Settings
+from ..values.options import names_of
 from .disk import START_ANEW, fingerprint_file, reading, write_bytes
-from .folder import MODEL_FILE, SAMPLES_FILE, Folder
-from .run import Settings
+from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
 
-DATA_OPTIONS = {"samples", "seed", "mean", "std", "scale"}
 AGAIN = "call quantize with the Python objects once more"
 
 
@@ -31,31 +30,25 @@ class Recorded:
 
     model: str  # where the network was last found, or MODEL_FILE
     data: str  # the same of the samples, or MEMORY
-    data_options: dict[str, Any]
-    task: str
-    output: str | None
-    device: str
-    settings: Settings
+    task: str  # its name: a function of a user's own is not kept
+    settings: Settings  # all but the task
     model_fingerprint: str
     data_fingerprint: str
     files: dict[str, str]  # the fingerprints of the objects that are kept
 
     @classmethod
-    def read(cls, folder: Folder) -> Recorded | None:
+    def read(cls, folder: RunFolder) -> Recorded | None:
         """What the run in `folder` is of; None where there is none yet."""
         known = folder.read_json("run.json")
         if known is None:
             return None
         with reading(folder.path / "run.json", START_ANEW):
-            settings = {field.name: known[field.name] for field in fields(Settings)}
+            settings = Settings(**{name: known[name] for name in names_of(Settings) if name != "task"})
             others = {field.name: known[field.name] for field in fields(cls) if field.name != "settings"}
             for name, value in others.items():
-                expected = dict if name in ("data_options", "files") else str
-                if not isinstance(value, expected) and not (name == "output" and value is None):
+                if not isinstance(value, dict if name == "files" else str):
                     raise TypeError(f"its {name} is a {type(value).__name__}")
-            if not others["data_options"].keys() <= DATA_OPTIONS:
-                raise ValueError("its data_options are unknown")
-            return cls(settings=Settings(**settings), **others)
+            return cls(settings=settings, **others)
 
     @property
     def keeps_model(self) -> bool:
@@ -65,7 +58,7 @@ class Recorded:
     def keeps_samples(self) -> bool:
         return self.data == MEMORY
 
-    def stored(self, folder: Folder, name: str) -> Path:
+    def stored(self, folder: RunFolder, name: str) -> Path:
         """The path of the object that the run keeps as `name`, unchanged since it was written."""
         path = folder.inside(name)
         if not path.exists():
@@ -81,7 +74,7 @@ def is_kept(spec: str) -> bool:
 
 
 def keep_objects(
-    folder: Folder, known: Recorded | None, program: Program | None, samples: Samples | None
+    folder: RunFolder, known: Recorded | None, program: Program | None, samples: Samples | None
 ) -> dict[str, str]:
     """Write down the objects that came out of Python, so that the run works alone; returns fingerprints.
 

@@ -4,7 +4,7 @@ A metric is a function of means, so that the same function serves the score itse
 its standard error and the halves of its trust:
 
 >>> @metric("single", "traces")
-... def mine(means: Means, options: Options) -> Array:
+... def mine(means: Means, scoring: Scoring) -> Array:
 ...     return means["single"] * means["traces"]
 >>> sorted(mine.needs)
 ['single', 'traces']
@@ -14,42 +14,23 @@ A function like this one in a module of your own is called `your.module:mine`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BitsectError
-from ..names import calling, resolve
+from ..names import calling, choose
 from ..values.format import Format
 from ..values.measured import TABLES, Measured
+from ..values.scoring import Scoring
 
 Array = NDArray[np.float64]
 Average = Callable[[Array, str], Array]
 
 SQNR_LIMIT_DB = 300.0  # what stands for no noise at all: beyond what float64 sums can tell apart
 CHUNK_ROWS = 1024  # rows widened to float64 at a time: the pairs of a large network are many
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a metric leaves open; the defaults are the paper's as we read it."""
-
-    clip: str = "pair"  # where InterLayer is cut at 0: at each pair, or at the layer's sum
-    trace: str = "mean_trace"  # or trace: whether the Hessian's is divided by the elements
-    size_penalty: float = 0.0  # λ: E_i += λ · |mean(E)| · n_i / mean(n), n the number of weights
-    seed: int = 0  # of the random metric
-
-    def __post_init__(self) -> None:
-        if self.clip not in ("pair", "sum"):
-            raise BitsectError(f"unknown clip '{self.clip}': use pair or sum")
-        if self.trace not in ("mean_trace", "trace"):
-            raise BitsectError(f"unknown trace '{self.trace}': use mean_trace or trace")
-        if not 0 <= self.size_penalty < math.inf:
-            raise BitsectError(f"the size penalty must be a number from 0 up, got {self.size_penalty}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,20 +57,20 @@ class Metric:
 
     name: str
     needs: frozenset[str]
-    function: Callable[[Means, Options], Array]
+    function: Callable[[Means, Scoring], Array]
 
-    def __call__(self, means: Means, options: Options) -> Array:
+    def __call__(self, means: Means, scoring: Scoring) -> Array:
         with calling("metric", self.name):
-            scores = np.asarray(self.function(means, options), np.float64)
+            scores = np.asarray(self.function(means, scoring), np.float64)
         if scores.shape != means.weights.shape:
             raise BitsectError(
                 f"metric '{self.name}' must give one number for each of {len(means.weights)} layers, "
                 f"got an array of {scores.shape}"
             )
-        if options.size_penalty and means.weights.any():
+        if scoring.size_penalty and means.weights.any():
             # The magnitude, because the scores of sqnr are negative; the paper's own are not.
             share = means.weights / means.weights.mean()
-            scores = scores + options.size_penalty * abs(scores.mean()) * share
+            scores = scores + scoring.size_penalty * abs(scores.mean()) * share
         return scores
 
     @property
@@ -97,7 +78,7 @@ class Metric:
         return (self.function.__doc__ or "").strip().partition("\n")[0]
 
 
-def metric(*needs: str) -> Callable[[Callable[[Means, Options], Array]], Metric]:
+def metric(*needs: str) -> Callable[[Callable[[Means, Scoring], Array]], Metric]:
     """A decorator that makes a metric of a function which reads the tables `needs`.
 
     Who reads "pair" has "single" too: a layer paired with itself.
@@ -110,18 +91,18 @@ def metric(*needs: str) -> Callable[[Callable[[Means, Options], Array]], Metric]
 
 
 @metric("traces")
-def hessian(means: Means, options: Options) -> Array:
+def hessian(means: Means, scoring: Scoring) -> Array:
     """Curvature of the loss: E_i = max(0, tr H_i) / n_i, or without n_i if `trace` says so.
 
     n_i counts the weights, or the elements of both operands of a matmul of two activations. An
     estimate of a trace can be negative, which as a sensitivity means nothing.
     """
     trace = np.maximum(means["traces"], 0.0)
-    return trace / np.maximum(means.elements, 1.0) if options.trace == "mean_trace" else trace
+    return trace / np.maximum(means.elements, 1.0) if scoring.trace == "mean_trace" else trace
 
 
 @metric("pair")
-def interlayer(means: Means, options: Options) -> Array:
+def interlayer(means: Means, scoring: Scoring) -> Array:
     """Excess loss in pairs: E_i = Σ_{j≠i} max(0, L_ij − max(L_i, L_j)); `sum` clips the sum instead.
 
     L_ij − max(L_i, L_j) = [L_ij − L_i − L_j + L_0] + [min(L_i, L_j) − L_0]: without any interaction it
@@ -129,17 +110,17 @@ def interlayer(means: Means, options: Options) -> Array:
     """
     single = means["single"]
     excess = means["pair"] - np.maximum(single[:, None], single[None, :])  # 0 on the diagonal
-    if options.clip == "pair":
+    if scoring.clip == "pair":
         excess = np.maximum(excess, 0.0)
     total: Array = np.maximum(excess.sum(axis=1), 0.0)
     return total
 
 
 @metric("traces", "pair")
-def aughessian(means: Means, options: Options) -> Array:
+def aughessian(means: Means, scoring: Scoring) -> Array:
     """The paper's: E = hessian + β · interlayer with β = mean(hessian) / mean(interlayer), or 0."""
     # The bare functions: the size penalty is added once, to the whole.
-    curvature, excess = hessian.function(means, options), interlayer.function(means, options)
+    curvature, excess = hessian.function(means, scoring), interlayer.function(means, scoring)
     if not excess.any():
         return curvature
     # Divided before it is multiplied, and sums for means: no β of a mean near 0 overflows.
@@ -148,13 +129,13 @@ def aughessian(means: Means, options: Options) -> Array:
 
 
 @metric("single")
-def single(means: Means, options: Options) -> Array:
+def single(means: Means, scoring: Scoring) -> Array:
     """Loss with only that layer rounded: E_i = L_i."""
     return means["single"]
 
 
 @metric("signal", "noise")
-def sqnr(means: Means, options: Options) -> Array:
+def sqnr(means: Means, scoring: Scoring) -> Array:
     """Noise at the network's output: E_i = −10 · log₁₀(Σ‖f‖² / Σ‖f − f_i‖²), sums over samples.
 
     In decibels within ±300, so that no noise is a number too.
@@ -166,22 +147,22 @@ def sqnr(means: Means, options: Options) -> Array:
 
 
 @metric("fisher")
-def fisher(means: Means, options: Options) -> Array:
+def fisher(means: Means, scoring: Scoring) -> Array:
     """FIT: E_i = mean over samples of Σ (∂L/∂θ)² · noise power of θ, over weights and activations."""
     return means["fisher"]
 
 
 @metric("traces", "weight_error")
-def hawq(means: Means, options: Options) -> Array:
+def hawq(means: Means, scoring: Scoring) -> Array:
     """HAWQ-V2: E_i = mean trace · ‖Q(W) − W‖²; 0 for a matmul of two activations."""
     trace = np.maximum(means["traces"], 0.0)
     return trace / np.maximum(means.elements, 1.0) * means["weight_error"]
 
 
 @metric()
-def random(means: Means, options: Options) -> Array:
+def random(means: Means, scoring: Scoring) -> Array:
     """No measurement at all: a seeded random order, the least that a metric must beat."""
-    return np.random.default_rng(options.seed).random(len(means.weights))
+    return np.random.default_rng(scoring.probe_seed).random(len(means.weights))
 
 
 METRICS: dict[str, Metric] = {
@@ -191,19 +172,11 @@ METRICS: dict[str, Metric] = {
 
 def metric_named(name: str) -> Metric:
     """The metric called `name`: one of METRICS, or `package.module:function`."""
-    if ":" not in name:
-        if name in METRICS:
-            return METRICS[name]
-        close = get_close_matches(name, METRICS, n=1)
-        hint = (
-            f"did you mean '{close[0]}'?" if close else f"use {', '.join(METRICS)} or package.module:function"
-        )
-        raise BitsectError(f"unknown metric '{name}': {hint}")
-    found = resolve(name, "metric")
+    found = choose("metric", name, METRICS)
     if not isinstance(found, Metric):
         raise BitsectError(
             f"metric '{name}' does not say what it needs: "
-            'put @bitsect.metrics.metric("single") or the like above it'
+            'put @bitsect.metric("single") or the like above it'
         )
     return found
 

@@ -10,7 +10,8 @@ import numpy as np
 from ..values.format import Format
 from ..values.measured import Measured
 from ..values.scores import Scores
-from .metrics import Array, Metric, Options, tabulate
+from ..values.scoring import Scoring
+from .metrics import Array, Metric, tabulate
 
 SPLITS = 20  # one split in halves says little: the agreement is averaged over this many
 
@@ -21,7 +22,7 @@ def score(
     measured: Measured,
     metric: Metric,
     format: Format,
-    options: Options | None = None,
+    scoring: Scoring | None = None,
     *,
     bootstrap: int = 200,
     seed: int = 0,
@@ -33,9 +34,9 @@ def score(
     probes are drawn independently of each other, and probes on each mini-batch of their own. Where there are fewer than two of either there is
     nothing to draw from, and both are None; so is `split_half` for fewer than two layers.
     """
-    options = options or Options()
+    scoring = scoring or Scoring()
     (means,) = tabulate(measured, format, metric.needs)
-    values = metric(means, options)
+    values = metric(means, scoring)
     draws = _draws(measured, metric, format)
 
     def replicated(weights: Weights) -> Array:
@@ -53,7 +54,7 @@ def score(
             return averaged
 
         replicates = tabulate(measured, format, metric.needs, average)
-        return np.stack([metric(means, options) for means in replicates], axis=1)
+        return np.stack([metric(means, scoring) for means in replicates], axis=1)
 
     standard_error = split_half = None
     if min(draws.values(), default=0) >= 2:

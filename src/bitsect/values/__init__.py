@@ -1,11 +1,14 @@
 """The nouns of bitsect: frozen values with their JSON, free of torch."""
 
+from .budget import Budget
 from .comparison import Comparison
 from .cost import Cost, megabytes
 from .costs import Costs
 from .damage import Damage
 from .evaluation import Evaluation
-from .format import FLOAT, INT4, INT8, Format
+from .format import FLOAT, INT4, INT8, Format, high_to_low
+from .goal import Goal
+from .grid import Grid
 from .latency_table import LatencyTable
 from .layer import Layer, Place, Signature, Skipped, matching
 from .measured import Losses, Measured, Noise
@@ -13,6 +16,8 @@ from .placement import ONNXRUNTIME, PAPER, PLACEMENTS, Placement, placement_name
 from .plan import Plan
 from .ranges import Range, Ranges
 from .scores import Scores
+from .scoring import Scoring
+from .settings import Settings
 from .target import Target
 
 __all__ = [
@@ -22,12 +27,15 @@ __all__ = [
     "ONNXRUNTIME",
     "PAPER",
     "PLACEMENTS",
+    "Budget",
     "Comparison",
     "Cost",
     "Costs",
     "Damage",
     "Evaluation",
     "Format",
+    "Goal",
+    "Grid",
     "LatencyTable",
     "Layer",
     "Losses",
@@ -39,9 +47,12 @@ __all__ = [
     "Range",
     "Ranges",
     "Scores",
+    "Scoring",
+    "Settings",
     "Signature",
     "Skipped",
     "Target",
+    "high_to_low",
     "matching",
     "megabytes",
     "placement_named",

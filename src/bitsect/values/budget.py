@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 
 from ..errors import BitsectError
-from . import Cost
+from .cost import Cost
 
 # Unit → (field of Cost that it limits, size of the unit there). Megabytes are decimal, as the paper's.
 LATENCY_UNITS = {"x": ("latency_ratio", "1"), "ms": ("latency_ms", "1"), "us": ("latency_ms", "0.001")}

@@ -20,6 +20,12 @@ class Cost:
     latency_ms: float | None = None
     latency_ratio: float | None = None
 
+    def price(self, objective: str) -> float:
+        """What a plan is to have little of: latency, where that is known and the objective; else size."""
+        if objective == "latency" and self.latency_ms is not None:
+            return self.latency_ms
+        return self.size_bytes
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import PlanError
@@ -80,3 +82,20 @@ class Format:
 FLOAT = Format()
 INT8 = Format(8, 8)
 INT4 = Format(4, 4)
+
+
+def high_to_low(formats: Iterable[Format]) -> tuple[Format, ...]:
+    """The formats once each, from the most to the fewest bits: of the kernel, then of the weights.
+
+    >>> [str(f) for f in high_to_low(map(Format.parse, ["int4", "int8", "w4a16", "float", "int4"]))]
+    ['float', 'w4a16', 'int8', 'int4']
+    """
+    return tuple(sorted(set(formats), key=rank))
+
+
+def rank(format: Format) -> tuple[float, ...]:
+    """Where a format stands between the most and the fewest bits."""
+    # Activation bits and group size only break ties, so that the order never hangs on a set's.
+    activation = 16 if format.activation_bits is None else format.activation_bits
+    group = math.inf if format.group_size is None else format.group_size
+    return -format.compute_bits, -format.stored_bits, -activation, group

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ExportError
 from ...values import ONNXRUNTIME, PAPER, Format, Placement
 from ...values.grid import Grid
 from .weights import Array
 
 
 @dataclass(frozen=True)
-class Target:
+class Destination:
     """How codes are held, and the placement under which a model must have been judged."""
 
     name: str
@@ -41,16 +40,10 @@ class Target:
         return code_type(format.weight_bits if packs else 8, signed=True)
 
 
-TARGETS = {
-    target.name: target
-    for target in (Target("onnxruntime", ONNXRUNTIME, packs=False), Target("portable", PAPER, packs=True))
+DESTINATIONS = {
+    "onnxruntime": Destination("onnxruntime", ONNXRUNTIME, packs=False),
+    "portable": Destination("portable", PAPER, packs=True),
 }
-
-
-def target_named(name: str) -> Target:
-    if name not in TARGETS:
-        raise ExportError(f"unknown target '{name}': export for {' or '.join(TARGETS)}")
-    return TARGETS[name]
 
 
 @dataclass(frozen=True)
@@ -73,14 +66,14 @@ class Note:
 
 
 def deviations(
-    target: Target, format: Format, op_type: str, *, has_weight: bool = True
+    destination: Destination, format: Format, op_type: str, *, has_weight: bool = True
 ) -> Iterator[tuple[str, str]]:
     """What is done instead of `format` for an ONNX operator, and what that changes."""
     weight_bits, value_bits = format.weight_bits, format.activation_bits
     kernel = op_type or "this product"
     if value_bits is None and not has_weight:
         return  # two activations, which a weight-only format leaves in float
-    if target.packs:
+    if destination.packs:
         for bits in sorted({bits for bits in (weight_bits, value_bits) if bits not in (None, 4, 8)}):
             yield f"{bits}-bit codes are held in {4 if bits < 4 else 8}-bit tensors", "same values"
     elif op_type == "Gather":

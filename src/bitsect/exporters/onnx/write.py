@@ -23,12 +23,13 @@ import torch.utils._pytree as pytree
 
 from ... import __version__
 from ...errors import ExportError
+from ...names import choose
 from ...network.program import Program
 from ...network.remarks import float32_instead
-from ...rounding.rounder import Rounder
 from ...values import Plan
+from ..subject import Subject
 from ..ties import CodesOf, Key
-from .destination import Note, Target, target_named
+from .destination import DESTINATIONS, Destination, Note
 from .edit import Edit
 from .marks import DOMAIN, OPSET, to_onnx
 
@@ -39,30 +40,28 @@ DIGITS = 16  # of the digest in the name of that file
 
 
 @dataclass(frozen=True)
-class Exported:
+class Written:
     """A written model."""
 
     path: Path
-    target: str
+    destination: str
     size_bytes: int  # with the file of its weights, where there is one
     notes: tuple[Note, ...]
     codes: Mapping[Key, CodesOf]
 
 
-def export_onnx(
-    program: Program,
-    rounder: Rounder,
-    plan: Plan,
+def write_onnx(
+    subject: Subject,
     path: str | Path,
-    *,
-    target: str = "onnxruntime",
+    destination: str = "onnxruntime",
     metadata: Mapping[str, str] | None = None,
-) -> Exported:
-    """The program under `plan`, written to `path`: whole and checked, or not at all."""
-    chosen = target_named(target)
+) -> Written:
+    """The program under its plan, written to `path`: whole and checked, or not at all."""
+    program, rounder, plan = subject.program, subject.rounder, subject.plan
+    chosen = choose("destination", destination, DESTINATIONS)
     if rounder.placement != chosen.placement:
         raise ExportError(
-            f"a model for {target} is judged under placement '{chosen.placement.name}', "
+            f"a model for {destination} is judged under placement '{chosen.placement.name}', "
             f"not '{rounder.placement.name}': judge the plan under that placement first"
         )
     check_precision(program, plan)
@@ -76,7 +75,7 @@ def export_onnx(
         size = _write(marked.model, Path(path))
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}") from error
-    return Exported(Path(path), target, size, notes, edit.codes)
+    return Written(Path(path), destination, size, notes, edit.codes)
 
 
 def check_precision(program: Program, plan: Plan) -> None:
@@ -90,12 +89,14 @@ def check_precision(program: Program, plan: Plan) -> None:
             )
 
 
-def _metadata(program: Program, plan: Plan, target: Target, more: Mapping[str, str]) -> dict[str, str]:
+def _metadata(
+    program: Program, plan: Plan, destination: Destination, more: Mapping[str, str]
+) -> dict[str, str]:
     return {
         "bitsect.version": __version__,
         "bitsect.torch": torch.__version__,
-        "bitsect.target": target.name,
-        "bitsect.placement": target.placement.name,
+        "bitsect.destination": destination.name,
+        "bitsect.placement": destination.placement.name,
         "bitsect.program": program.fingerprint,
         "bitsect.plan": json.dumps(plan.to_json()),
         "bitsect.outputs": json.dumps(output_names(program)),

@@ -19,7 +19,7 @@ from ...errors import BitsectError, DataError, ExportError, MissingExtraError
 from ...files import first_line, parse_json, reading
 from ...measure.evaluator import naming
 from ...sources.data import Inputs, Samples
-from ...sources.tasks import Task
+from ...sources.tasks.task import Task
 
 Array = np.ndarray[Any, Any]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .bisection import bisection
-from .frontier import Frontier, frontier
+from .frontier import frontier
 from .literal import literal
-from .pins import pinned
-from .problem import Found, Judge, Problem, high_to_low, uniform_plan
+from .problem import Found, Problem
 from .progressive import progressive
 
 Search = Callable[[Problem], Found]
@@ -19,15 +18,3 @@ SEARCHES: dict[str, Search] = {
     "literal": literal,
     "progressive": progressive,
 }
-
-__all__ = [
-    "SEARCHES",
-    "Found",
-    "Frontier",
-    "Judge",
-    "Problem",
-    "Search",
-    "high_to_low",
-    "pinned",
-    "uniform_plan",
-]

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from ...errors import PlanError
-from ...values import FLOAT, Format, Layer, matching
-from .problem import high_to_low
+from ...values import FLOAT, Format, Layer, high_to_low, matching
 
 
 def pinned(

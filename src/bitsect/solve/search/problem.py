@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Protocol
 
 from ...errors import BitsectError, PlanError, TargetError
 from ...values import FLOAT, Costs, Damage, Evaluation, Format, Layer, Plan
+from ...values.format import high_to_low, rank
 
 NAMED = 5  # layers that an error names before it counts the rest
 
@@ -179,23 +179,7 @@ def uniform_plan(ladders: Mapping[str, tuple[Format, ...]], format: Format) -> P
     """Every layer in `format`; where its ladder lacks that, on the rung above it, else on its top rung."""
     return Plan(
         {
-            name: [ladder[0], *(rung for rung in ladder if _rank(rung) <= _rank(format))][-1]
+            name: [ladder[0], *(rung for rung in ladder if rank(rung) <= rank(format))][-1]
             for name, ladder in ladders.items()
         }
     )
-
-
-def high_to_low(formats: Iterable[Format]) -> tuple[Format, ...]:
-    """The formats once each, from the most to the fewest bits: of the kernel, then of the weights.
-
-    >>> [str(f) for f in high_to_low(map(Format.parse, ["int4", "int8", "w4a16", "float", "int4"]))]
-    ['float', 'w4a16', 'int8', 'int4']
-    """
-    return tuple(sorted(set(formats), key=_rank))
-
-
-def _rank(format: Format) -> tuple[float, ...]:
-    # Activation bits and group size only break ties, so that the order never hangs on a set's.
-    activation = 16 if format.activation_bits is None else format.activation_bits
-    group = math.inf if format.group_size is None else format.group_size
-    return -format.compute_bits, -format.stored_bits, -activation, group

@@ -12,7 +12,7 @@ from .files import READERS, read_arrays
 from .folder import list_images
 from .iterables import collect
 from .pixels import PerChannel, Pixels
-from .samples import Samples, Source, draw
+from .samples import Samples, Source, drawn
 
 MEMORY = "<memory>"
 EXPECTED = f"a {' or '.join(READERS)} file, a folder of images, or zoo:NAME"
@@ -21,14 +21,14 @@ EXPECTED = f"a {' or '.join(READERS)} file, a folder of images, or zoo:NAME"
 def load_samples(
     data: object,
     *,
-    samples: int | None = None,
+    draw: int | None = None,
     seed: int | None = None,
     mean: PerChannel | None = None,
     std: PerChannel | None = None,
     scale: float | None = None,
     workers: int = 2,
 ) -> Samples:
-    """The samples that `data` names or holds; with `samples`, a random draw of so many.
+    """The samples that `data` names or holds; with `draw`, so many of them at random.
 
     With a `seed` alone all of them come in a random order, so that the first n are a draw too; without
     either, in the order they lie in.
@@ -43,9 +43,9 @@ def load_samples(
     if isinstance(data, Samples):
         if pixels != Pixels():
             raise DataError("samples that are loaded already keep their mean, std and scale: leave them out")
-        if samples is None and (seed is None or "seed" in data.options):  # they are in a random order already
+        if draw is None and (seed is None or "seed" in data.options):  # they are in a random order already
             return data
-        spec, source = data.spec if samples is None else MEMORY, data.source
+        spec, source = data.spec if draw is None else MEMORY, data.source
     elif isinstance(data, (str, Path)):
         spec, source = _opened(str(data), pixels, workers)
     elif isinstance(data, Iterable):
@@ -57,10 +57,10 @@ def load_samples(
     options: dict[str, Any] = {key: value for key, value in asdict(pixels).items() if value is not None}
     if isinstance(data, Samples):
         options = dict(data.options)
-    if samples is not None or seed is not None:
+    if draw is not None or seed is not None:
         seed = seed or 0
-        source = source.select(draw(spec, len(source), samples, seed))
-        options |= {"seed": seed} if samples is None else {"samples": samples, "seed": seed}
+        source = source.select(drawn(spec, len(source), draw, seed))
+        options |= {"seed": seed} if draw is None else {"draw": draw, "seed": seed}
     source.check()
     return Samples(source, spec, options)
 

@@ -88,7 +88,7 @@ class Samples:
         return digest.hexdigest()
 
 
-def draw(name: str, total: int, samples: int | None, seed: int) -> Tensor:
+def drawn(name: str, total: int, samples: int | None, seed: int) -> Tensor:
     """`samples` of `total` indices (all, if None) without replacement, in random order.
 
     Being shuffled, its first n are themselves a draw, whatever order the data lies in.

@@ -33,7 +33,7 @@ def pick(outputs: Any, name: str) -> Tensor:
     return tensors[name]
 
 
-def choose(outputs: Any) -> str:
+def logits_name(outputs: Any) -> str:
     """The name of the output with the logits: the one called `logits`, else the only float [batch, classes].
 
     Where no output is [batch, classes], the only float [batch] is taken for one logit.
@@ -55,7 +55,7 @@ def choose(outputs: Any) -> str:
 
 def logits(outputs: Any) -> Tensor:
     """The logits among the outputs as [batch, columns]; `choose` says which output holds them."""
-    found = pick(outputs, choose(outputs))
+    found = pick(outputs, logits_name(outputs))
     return found if found.ndim == 2 else found[:, None]
 
 

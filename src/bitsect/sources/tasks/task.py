@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...errors import BitsectError, DataError
-from ...names import calling
+from ...names import calling, choose
 from ..fingerprint import fingerprint
-from .outputs import choose, divergence, logits, pick
+from . import TASKS
+from .outputs import divergence, logits, logits_name, pick
 
 
 class Outcome(NamedTuple):
@@ -74,7 +75,7 @@ class Task:
             pick(example, output)
         elif self.needs_logits:
             with suppress(DataError):
-                output = choose(example) or None
+                output = logits_name(example) or None
         return replace(self, output=output)
 
     def outcome(self, outputs: Any, labels: Tensor) -> Outcome:
@@ -112,7 +113,7 @@ class Task:
         """The network's own answers, which stand for labels where there are none."""
         if self.answer is None:
             raise DataError(
-                f"task '{self.name}' needs labels: give (inputs, labels), or say in a bitsect.tasks.Task "
+                f"task '{self.name}' needs labels: give (inputs, labels), or say in a bitsect.Task "
                 "by answer=f what of the outputs stands for them"
             )
         return self.answer(self._judged(outputs))
@@ -137,3 +138,23 @@ class Task:
                 f"task '{self.name}': the {what} of {samples} samples is {shape}: "
                 f"return a tensor with one value per sample, ({samples},)"
             )
+
+
+def task_named(task: str | Task | Callable[[Any, Tensor], Any]) -> Task:
+    """The task of this name; or one's own, as `package.module:attribute` or as the object itself.
+
+    One's own is a `Task`, or a function (outputs, labels) → (loss, score), or → score.
+
+    >>> task_named("classification").mean
+    True
+    """
+    if isinstance(task, Task):
+        return task
+    if callable(task):
+        return Task(getattr(task, "__qualname__", type(task).__name__), task)
+    found = choose("task", task, TASKS)
+    if isinstance(found, Task):
+        return found
+    if not callable(found):
+        raise BitsectError(f"task '{task}' is a {type(found).__name__}: name a function or a Task")
+    return Task(task, found)

@@ -1,0 +1,69 @@
+"""export: a run's plan as a file that runs, proven to be the model that was judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError
+from ..exporters.deliver import Delivery, Request, deliver
+from ..runs.opening import open_run
+from ..runs.progress import Progress
+from ..values import Format, Plan, Settings, Target
+from .plans import parse_format, plan_for
+from .rows import tested_on
+
+
+def export(
+    run: str | Path,
+    path: str | Path,
+    *,
+    plan: str | Path | Plan | None = None,
+    format: str | Format | None = None,
+    destination: str = "onnxruntime",
+    data: Any = None,
+    draw: int | None = None,
+    force: bool = False,
+    require_speedup: bool = False,
+    task: Any = None,
+    trust: bool = False,
+    progress: Progress | None = None,
+) -> Delivery:
+    """The run's plan (or another) written to `path`, and what came of proving it.
+
+    Arguments:
+        run: the folder of a run.
+        path: the file to write; its ending says in which form (`.onnx`).
+        plan: another plan than the run's own, or the path of one.
+        format: or one format for all layers.
+        destination: `onnxruntime`, for its fast integer kernels, or `portable`, plain ONNX.
+        data: samples to prove the file on; default: those that the run was tested on, else its own.
+        draw: take so many of them, at random.
+        force: overwrite `path`, and keep the file where a check fails; `.failures` say which.
+        require_speedup: count a model that is slower than the float one as failed.
+        task: the run's own task again, where that is a function of yours.
+        trust, progress: as for `quantize`.
+    """
+    wanted, request = parse_format(plan, format), Request(Path(path), destination, force, require_speedup)
+    request.check()
+    settings = Settings() if task is None else Settings(task=task)
+    with open_run(run, settings=settings, trust=trust, progress=progress, elsewhere=data) as opened:
+        chosen, known = plan_for(opened, plan, wanted), opened.folder.read_json("result.json")
+        own = plan is None and wanted is None
+        if own and not (opened.folder.path / "plan.json").exists():
+            raise RunError(f"{run} holds no plan yet: `bitsect search {run} --target 99%` finds one")
+        if own and known is None:
+            raise RunError(
+                f"{run} holds no result.json, so that its target is not known: `bitsect search {run} "
+                f"--target 99%` makes it again; [plan={run}/plan.json] exports without a target"
+            )
+        known = known or {}
+        target = known.get("target") if known.get("judge") is None else None
+        samples = tested_on(opened) if data is None else None
+        samples = opened.load(samples or (opened.samples if data is None else data), draw=draw)
+        delivery = deliver(opened, chosen, request, None if target is None else Target.parse(target), samples)
+    if own and known.get("plan_key") != chosen.key:
+        edited = f"plan.json of {run} is not the plan that its search found: it was edited"
+        delivery = replace(delivery, remarks=(edited,))
+    return delivery

@@ -1,0 +1,39 @@
+"""sensitivity: how much rounding each layer hurts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..runs.opening import open_run
+from ..runs.progress import Progress
+from ..solve.metrics import metric_named
+from ..values import INT8, Scores, Scoring, Settings
+from ..values.goal import parse_formats
+from .keywords import with_options
+
+
+@with_options(settings=Settings, scoring=Scoring)
+def sensitivity(
+    model: Any,
+    data: Any = None,
+    *,
+    settings: Settings,
+    scoring: Scoring,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    trust: bool = False,
+    progress: Progress | None = None,
+) -> Scores:
+    """The scores of all layers, with how far they can be relied on.
+
+    >>> scores = sensitivity("zoo:fashion-resnet", draw=64, metric="sqnr")
+    >>> len(scores.layers)
+    22
+
+    Arguments are those of `quantize`. Layers are scored in `score_format`, int8 where none is given.
+    """
+    metric_named(scoring.metric)
+    format = INT8 if scoring.score_format in (None, "each") else parse_formats(scoring.score_format)[0]
+    with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
+        return run.score(scoring, format)

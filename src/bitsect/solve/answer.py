@@ -1,0 +1,67 @@
+"""From a problem to a plan: the search that was asked for, within what may be spent."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from ..errors import BitsectError, DataError, TargetError
+from ..names import calling, choose
+from ..values import FLOAT, Cost, Evaluation, Goal, LatencyTable, Plan, Target
+from .costs import cost
+from .search import SEARCHES
+from .search.problem import Found, Problem
+from .search.uniform import or_cheaper_uniform
+from .search.within_budget import within_budget
+
+
+def threshold(target: Target | None, baseline: Evaluation) -> Fraction:
+    """The least accuracy that keeps the target; 0 where a budget alone is asked for."""
+    if target is None:
+        return Fraction(0)
+    if not baseline.correct:
+        raise DataError(
+            "the float network gets no sample right, so every plan would keep the target: "
+            "check the labels and how the inputs are normalised"
+        )
+    return target.threshold(baseline.exact)
+
+
+def solve(problem: Problem, goal: Goal, table: LatencyTable | None) -> Found:
+    """The plan for the target; where that is over the budget, the most accurate one within it."""
+
+    def spent(plan: Plan) -> Cost:
+        return cost(plan, problem.layers, table)
+
+    found, limits = None, goal.limits
+    if goal.target is not None:
+        found = _searched(problem, goal)
+        if goal.search != "literal":  # which is there to show what the printed one comes to
+            found = or_cheaper_uniform(problem, found, lambda plan: spent(plan).price(goal.objective))
+    if found is not None and (limits is None or limits.fits(spent(found.plan))):
+        return found
+    assert limits is not None
+    asked = [problem.uniform(format) for format in problem.formats]
+    asked += [plan for plan, _ in found.evaluated] if found is not None else []
+    try:
+        return within_budget(problem, lambda plan: limits.excess(spent(plan)), asked)
+    except TargetError as error:
+        raise TargetError(f"budget {limits}: {error}") from None
+
+
+def _searched(problem: Problem, goal: Goal) -> Found:
+    search = choose("search", goal.search, SEARCHES)
+    if not callable(search):
+        raise BitsectError(
+            f"search '{goal.search}' is a {type(search).__name__}: name a function of a Problem"
+        )
+    try:
+        with calling("search", goal.search):
+            found = search(problem)
+    except TargetError as error:
+        pins = [f"[keep={pin}]" for pin in goal.keep if FLOAT.name not in pin.rpartition("=")[2]]
+        raise TargetError(": ".join([*pins, f"{error}"])) from None
+    if not isinstance(found, Found):
+        raise BitsectError(
+            f"search '{goal.search}' returned a {type(found).__name__}: expected a bitsect.Found"
+        )
+    return found

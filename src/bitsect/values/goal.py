@@ -1,0 +1,102 @@
+"""Goal: what must be kept, what may be spent, and what a plan may be made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import OptionError
+from .budget import Budget
+from .format import FLOAT, INT4, INT8, Format, high_to_low
+from .options import check_options, option, options
+from .target import Target
+
+GOAL = "Goal"
+
+
+@options
+class Goal:
+    """What a plan must keep and may cost; stored with every result.
+
+    >>> goal = Goal(target="99.9%", formats="int8")
+    >>> str(goal.target), [str(format) for format in goal.formats]
+    ('99.9%', ['int8'])
+    """
+
+    target: Any = option("Share of the float accuracy to keep, as 99.9%.", GOAL, default=None, python=True)
+    max_drop: float | None = option("Or: percentage points that may be lost.", GOAL, default=None, type=float)
+    latency: Any = option(
+        "Latency table: a100 (fitted to the paper's totals) or FILE.json.", GOAL, default=None, python=True
+    )
+    budget: str | None = option("Latency at most: 0.8x of 16 bit, or 3ms.", GOAL, default=None)
+    max_size: str | None = option("Size at most: 12MB, or 0.5x of 16 bit.", GOAL, default=None)
+    objective: str = option(
+        "With a latency table, what a format must save", GOAL, default="latency", choices=("latency", "size")
+    )
+    formats: Any = option("Formats to choose from, besides float.", GOAL, default=(INT8, INT4), python=True)
+    keep: Sequence[str] = option(
+        "PATTERN=FORMAT[,FORMAT…] limits layers to formats; PATTERN is a name, a glob, first, last or "
+        "kind:depthwise.",
+        GOAL,
+        default=(),
+        type=list[str],
+    )
+    search: str = option(
+        "How the plan is searched",
+        GOAL,
+        default="bisection",
+        choices="bitsect.solve.search:SEARCHES",
+        own=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.max_drop is not None and self.target not in (None, Target.drop(self.max_drop)):
+            raise OptionError("pass [target=99.9%] or [max_drop=0.5], not both")
+        if self.budget and self.latency is None:
+            raise OptionError(
+                f"a latency budget of {self.budget} needs a latency table: pass [latency=a100] or a file"
+            )
+        keep = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
+        for name, value in (
+            ("formats", parse_formats(self.formats)),
+            ("keep", keep),
+            ("target", self._kept()),
+        ):
+            object.__setattr__(self, name, value)
+        if self.budget or self.max_size:
+            Budget.parse(latency=self.budget, size=self.max_size)
+
+    def _kept(self) -> Target | None:
+        if self.max_drop is not None:
+            return Target.drop(self.max_drop)
+        if self.target is None or isinstance(self.target, Target):
+            return self.target
+        return Target.parse(self.target)
+
+    @property
+    def limits(self) -> Budget | None:
+        """What may be spent, if that is limited."""
+        if not self.budget and not self.max_size:
+            return None
+        return Budget.parse(latency=self.budget, size=self.max_size)
+
+    def check(self) -> None:
+        """Refuse a goal that asks for nothing."""
+        if self.target is None and self.limits is None:
+            raise OptionError(
+                "what must be kept? pass [target=99.9%], [max_drop=0.5], [budget=0.8x] or [max_size=12MB]"
+            )
+
+
+def parse_formats(formats: Any) -> tuple[Format, ...]:
+    """The formats to choose from besides float, from high to low; text may hold several, with commas."""
+    if isinstance(formats, str):
+        formats = [name.strip() for name in formats.split(",") if name.strip()]
+    elif isinstance(formats, Format):
+        formats = [formats]
+    parsed = high_to_low(Format.parse(each) if isinstance(each, str) else each for each in formats)
+    lower = tuple(format for format in parsed if format != FLOAT)
+    if not lower:
+        raise OptionError("no format to try besides float: name one, such as int8 or w4a16")
+    return lower

@@ -1,0 +1,92 @@
+"""Settings: what decides the bits of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import OptionError
+from .options import check_options, option, options
+from .placement import PLACEMENTS
+
+SAMPLES, ROUNDING, MACHINE = "Samples", "Rounding", "Network and machine"
+SIGNS = ("signed", "auto")
+
+
+@options
+class Settings:
+    """What decides the bits of a run: fixed when it is made, and a change is refused by name.
+
+    >>> Settings(range="mse").batch_size
+    64
+    """
+
+    draw: int | None = option(
+        "Take so many samples, drawn at random; default: all.", SAMPLES, default=None, type=int, least=1
+    )
+    seed: int = option(
+        "Seed of the random order in which samples are taken.", SAMPLES, default=0, type=int, least=0
+    )
+    mean: float | Sequence[float] | None = option(
+        "Pixels become (x·scale − mean)/std; repeat it for each channel.",
+        SAMPLES,
+        default=None,
+        type=list[float],
+    )
+    std: float | Sequence[float] | None = option("See mean.", SAMPLES, default=None, type=list[float])
+    scale: float | None = option("See mean; default: 1/255.", SAMPLES, default=None, type=float)
+    task: Any = option(
+        "How outputs are judged",
+        SAMPLES,
+        default="classification",
+        choices="bitsect.sources.tasks:TASKS",
+        own=True,
+        python=True,
+    )
+    output: str | None = option(
+        "The output that is judged, where the network gives several.", SAMPLES, default=None
+    )
+    placement: str = option("Where values are rounded", ROUNDING, default="paper", choices=tuple(PLACEMENTS))
+    rounding: str = option(
+        "How weights are rounded", ROUNDING, default="squant", choices="bitsect.rounding:ROUNDINGS"
+    )
+    refit: bool = option("With gptq, fit weights to the rounded inputs.", ROUNDING, default=True, type=bool)
+    bias_correction: bool = option(
+        "With gptq, let a bias take the mean error of each channel away.", ROUNDING, default=True, type=bool
+    )
+    range: str = option(
+        "How ranges are set", ROUNDING, default="percentile", choices="bitsect.rounding:RANGES"
+    )
+    percentile: float = option(
+        "Of |x|, for the range method percentile.", ROUNDING, default=99.999, type=float
+    )
+    sign: str | None = option(
+        "Codes of values that are never negative: signed, or unsigned with auto; default: as the placement "
+        "has it",
+        ROUNDING,
+        default=None,
+        choices=SIGNS,
+    )
+    batch_size: int = option(
+        "Samples that run at once; bits depend on it.", MACHINE, default=64, type=int, least=1
+    )
+    threads: int | None = option(
+        "Bits depend on it; default: as many as torch takes.", MACHINE, default=None, type=int, least=1
+    )
+    embeddings: bool = option("Count embeddings as layers too.", MACHINE, default=False, type=bool)
+    device: str | None = option("cpu, cuda or mps; default: where the network is.", MACHINE, default=None)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not 0 < self.percentile <= 100:
+            raise OptionError(f"percentile {self.percentile:g} is not above 0 and up to 100")
+        for name in ("mean", "std"):  # JSON gives a list back
+            value = getattr(self, name)
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(value))
+
+    @property
+    def pixels(self) -> dict[str, Any]:
+        """How pixels become inputs, where that was asked for."""
+        chosen = {"mean": self.mean, "std": self.std, "scale": self.scale}
+        return {name: value for name, value in chosen.items() if value is not None}
