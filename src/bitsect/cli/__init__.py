@@ -17,9 +17,7 @@ def main() -> None:
     """Run a command; our own errors become one line on stderr and exit code 1."""
     from .output import complain
 
-    # Ended by the system, a command leaves as it does after Ctrl-C: without its temporary files.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    _leave_in_order()
     try:
         app(prog_name="bitsect")
     except BitsectError as error:
@@ -28,3 +26,13 @@ def main() -> None:
     except OSError as error:
         complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
         sys.exit(1)
+
+
+def _leave_in_order() -> None:
+    """Let a command that the system ends leave as it does after Ctrl-C: without its temporary files."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup ignores it
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))

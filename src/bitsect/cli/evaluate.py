@@ -87,7 +87,8 @@ def _file(path: str, opening: Opening, runtime: str | None, json: bool, **of_pla
     asked = opening.arguments()
     for name, value in (of_plans | asked["settings"]).items():
         if value is not None and name not in ("batch_size", "threads"):
-            raise typer.BadParameter("an ONNX file has this in it", param_hint=f"--{name}")
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter("an ONNX file has this in it", param_hint=option)
     if opening.data is None:
         raise DataError("samples are needed: pass --data FILE, a folder of images, or zoo:fashion-test")
     with working():

@@ -214,9 +214,9 @@ class Goal:
             "or kind:depthwise.",
         ),
     ] = None
-    search: Annotated[str, _option(GOAL, "bisection, literal, progressive or package.module:function.")] = (
-        "bisection"
-    )
+    search: Annotated[
+        str, _option(GOAL, "bisection, frontier, literal, progressive or package.module:function.")
+    ] = "bisection"
     score_format: Annotated[
         str | None,
         _option(GOAL, "Format the layers are scored in; each: every step in its own; default: the highest."),

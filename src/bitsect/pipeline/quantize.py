@@ -33,7 +33,15 @@ from ..sources.tasks import TASKS, Task, task_named
 from ..values import FLOAT, INT4, INT8, Cost, Evaluation, Format, LatencyTable, Layer, Plan, Scores, Target
 from ..values.budget import Budget
 from .judge import Evaluate, Judge, function_name
-from .notes import Allowed, about_device, about_rounding, about_samples, about_search, about_uniform
+from .notes import (
+    Allowed,
+    about_device,
+    about_output,
+    about_rounding,
+    about_samples,
+    about_search,
+    about_uniform,
+)
 from .request import (
     check_measuring,
     parse_format,
@@ -173,6 +181,8 @@ def sensitivity(
     """
     chosen, (wanted,), measuring = metric_named(metric), parse_formats((format,)), check_measuring(measuring)
     with open_run(model, samples, out=out, fresh=fresh, progress=progress, **opening) as run:
+        for note in about_output(run):
+            run.progress.say(note)
         most = {"samples": len(run.samples), "probes": measuring.get("probes", PROBES)}
         fewest = {"samples": run.settings.batch_size, "probes": 2}
         draws = most if until_stable is None else {name: min(fewest[name], most[name]) for name in most}
@@ -210,6 +220,8 @@ def evaluate(
     opening |= {"task": task, "settings": settings, "progress": progress} | ({} if apart else drawn)
     opening |= {"elsewhere": samples} if apart else {}
     with open_run(model, calibration if apart else samples, **opening) as run:
+        for note in about_output(run):
+            run.progress.say(note)
         judged = run.samples if samples is None else samples
         if apart:
             judged = run.load(judged, samples=draw, seed=seed)
@@ -274,7 +286,7 @@ def export(
             require_speedup=require_speedup,
         )
     if own and known.get("plan_key") != chosen.key:
-        edited = f"plan.json of {run} is not the plan that its search found: it was edited"
+        edited = f"plan.json of {run} is not the plan that its last search found: it was edited"
         delivery = replace(delivery, remarks=(edited,))
     return delivery
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Self
@@ -17,6 +17,7 @@ from ..measure import (
     fisher_terms,
     hessian_traces,
     linear_pairs,
+    output_damage,
     single_losses,
     weight_errors,
 )
@@ -30,7 +31,7 @@ from ..solve.metrics import Metric, Options
 from ..solve.reliability import score
 from ..sources.data import Samples, load_samples
 from ..sources.tasks import Task
-from ..values import PLACEMENTS, Format, Ranges, Scores, placement_named
+from ..values import PLACEMENTS, Damage, Format, Ranges, Scores, placement_named
 from ..values.measured import Losses, Measured, Noise
 from ..values.probing import ESTIMATORS
 from .disk import fingerprint_json, reading
@@ -279,7 +280,6 @@ class Run:
         estimator: str = "gauss-newton",
         probes: int = PROBES,
         tolerance: float = 0.05,
-        seed: int = 0,
     ) -> Measured:
         """The tables `needs`, on the first `samples`; whatever is missing is measured and kept."""
         one_of("pairs", pairs, PAIRS)
@@ -293,11 +293,10 @@ class Run:
             with self.progress.stage("traces") as advance:
                 traces, probing = hessian_traces(
                     context,
-                    lambda name: self.folder.journal(f"traces-{name}-{seed}"),
+                    lambda name: self.folder.journal(f"traces-{name}"),
                     estimator=estimator,
                     probes=probes,
                     tolerance=tolerance,
-                    seed=seed,
                     progress=advance,
                 )
         if {"pair", "single", "base", "signal", "noise"} & set(needs):
@@ -327,6 +326,12 @@ class Run:
             {format.name: Noise(signal, noise, fisher, errors)},
             probing,
         )
+
+    def damage(self, changes: Sequence[tuple[str, Format]], samples: int | None = None) -> Damage:
+        """The predicted damage of every plan made of `changes`, on the first `samples`; measured once."""
+        context = Context(self.evaluator({format for _, format in changes}), samples)
+        with self.progress.stage("damage", len(context.starts())) as advance:
+            return output_damage(context, changes, self.folder.journal("damage"), progress=advance)
 
     def _losses(
         self, context: Context, format: Format, pairs: str | bool, pieces: int

@@ -10,6 +10,7 @@ from .literal import literal
 from .pins import pinned
 from .problem import Found, Judge, Problem, high_to_low, uniform_plan
 from .progressive import progressive
+from .trail import safer, trail
 
 Search = Callable[[Problem], Found]
 
@@ -29,5 +30,7 @@ __all__ = [
     "Search",
     "high_to_low",
     "pinned",
+    "safer",
+    "trail",
     "uniform_plan",
 ]
