@@ -274,6 +274,17 @@ def slices_in_place() -> Made:
 
 
 @odd
+def slices_assigned() -> Made:
+    def run(self: Any, x: Tensor) -> Tensor:
+        y = self.a(x)
+        y[:, :2] = x[:, 2:4]
+        y[:, 3] = x[:, 0, :1]
+        return self.b(y)
+
+    return Block(run, a=nn.Linear(8, 8), b=nn.Linear(8, 8)), rows()
+
+
+@odd
 def input_in_place() -> Made:
     def run(self: Any, x: Tensor) -> Tensor:
         x = x.clone()
@@ -477,6 +488,17 @@ def channels_last() -> Made:
 
 
 @odd
+def hard_gates() -> Made:
+    """MobileNetV3's activations around a squeeze and excitation."""
+
+    def run(self: Any, x: Tensor) -> Tensor:
+        y = F.hardswish(self.a(x))
+        return self.c(y * F.hardsigmoid(self.b(y.mean((2, 3), keepdim=True))))
+
+    return Block(run, a=nn.Conv2d(3, 4, 3), b=nn.Conv2d(4, 4, 1), c=nn.Conv2d(4, 2, 1)), image()
+
+
+@odd
 def dynamic_filter() -> Made:
     """A convolution whose kernel is an activation."""
 
@@ -577,6 +599,18 @@ def multihead_attention() -> Made:
 
 
 @odd
+def multihead_attention_masked() -> Made:
+    """Boolean masks, which become −∞ and are added to the scores."""
+
+    def run(self: Any, x: Tensor) -> Tensor:
+        later = torch.ones(5, 5, dtype=torch.bool, device=x.device).triu(1)
+        padding = (torch.arange(5, device=x.device) > 3).expand(x.shape[0], 5)
+        return self.attend(x, x, x, attn_mask=later, key_padding_mask=padding)[0]
+
+    return Block(run, attend=nn.MultiheadAttention(8, 2, batch_first=True)), rows()
+
+
+@odd
 def cross_attention() -> Made:
     def run(self: Any, x: Tensor, memory: Tensor) -> Tensor:
         return self.attend(x, memory, memory, need_weights=False)[0]
@@ -604,6 +638,17 @@ def encoder_layer() -> Made:
         "src": rows(),
         "src_key_padding_mask": mask,
     }
+
+
+@odd
+def encoder_causal() -> Made:
+    """As tutorials call it: torch asks whether the values of the mask are causal."""
+
+    def run(self: Any, x: Tensor) -> Tensor:
+        return self.encoder(x, nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device))
+
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    return Block(run, encoder=nn.TransformerEncoder(layer, 1)), rows()
 
 
 @odd
@@ -712,6 +757,20 @@ def old_weight_norm() -> Made:
     return Block(run, v=weight(4, 8), g=weight(4, 1)), torch.randn(BATCH, 8)
 
 
+class StandardConv2d(nn.Conv2d):
+    """A convolution that standardises its weight whenever it is called."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        weight = weight / weight.std((1, 2, 3), keepdim=True)
+        return F.conv2d(x, weight, self.bias)
+
+
+@odd
+def standardised_weight() -> Made:
+    return nn.Sequential(StandardConv2d(3, 4, 3), nn.ReLU(), StandardConv2d(4, 2, 3)), image()
+
+
 @odd
 def constant_subgraph() -> Made:
     """A product of constants alone is computed once and is no layer."""
@@ -809,6 +868,32 @@ def masked_rows() -> Made:
         return self.b(torch.relu(self.a(x[x[..., 0] > 0]))).sum(0)
 
     return Block(run, a=nn.Linear(8, 4), b=nn.Linear(4, 3)), rows()
+
+
+class Experts(nn.Module):
+    """Each row goes to one of several experts; some get none. `never` lists those that no row is sent to."""
+
+    def __init__(self, count: int = 4, never: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.gate = nn.Linear(8, count)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 8)) for _ in range(count)
+        )
+        self.head = nn.Linear(8, 5)
+        with torch.no_grad():
+            self.gate.bias[list(never)] = -100
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen, y = self.gate(x).argmax(-1), x
+        for number, expert in enumerate(self.experts):
+            (own,) = torch.where(chosen == number)
+            y = y.index_add(0, own, expert(x[own]))
+        return self.head(y)
+
+
+@odd
+def experts() -> Made:
+    return Experts(), torch.randn(BATCH, 8)
 
 
 # Batches that a network fixes

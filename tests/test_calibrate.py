@@ -22,7 +22,7 @@ from bitsect.rounding.ranges import CLIP_STEP, MANTISSA_BITS, calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import load_samples
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, PLACEMENTS, Format, Placement, Plan, Range, Ranges
-from odd_models import Block, program_of
+from odd_models import Block, Experts, program_of
 from tiny import Residual, images, judge, refill, residual, seeded
 
 calm = settings(deadline=None, max_examples=50)
@@ -305,6 +305,31 @@ def test_a_weight_in_two_places_has_a_range_for_each() -> None:
     assert len({id(weight) for weight in rounding.weights.values()}) == 1
 
 
+@pytest.mark.parametrize("method", ["percentile", "mse", "max"])
+@pytest.mark.parametrize("sign", ["signed", "auto"])
+def test_experts_without_rows_have_the_widest_range_of_their_like(method: str, sign: str) -> None:
+    torch.manual_seed(0)
+    program = capture(Experts(4, never=(1,)).eval(), seeded(2, 8))
+    ranges = calibrate(program, load_samples(seeded(9, 8)), batch_size=2, method=method, sign=sign)
+    assert set(ranges.unseen) == {f"experts.1.{end}" for end in ("0.input", "0.output", "2.output")}
+    for unseen in ranges.unseen:
+        like = [ranges[unseen.replace("s.1.", f"s.{n}."), 8] for n in (0, 2, 3)]
+        rectified = sign == "auto" and unseen.endswith("0.output")
+        assert ranges[unseen, 8] == Range(max(r.amax for r in like), rectified)
+    assert Ranges.from_json(ranges.to_json()) == ranges
+
+
+def test_a_percentile_of_ever_more_values_is_not_too_low() -> None:
+    """The first batch sends one row through, the second all of them."""
+    model = Block(lambda self, x: self.a(x[x[:, 0] > 0]).sum(0), a=nn.Linear(8, 4))
+    x = seeded(40, 8).abs()
+    x[1:20, 0] = -1
+    program = capture(model, seeded(2, 8).abs())
+    ranges = calibrate(program, load_samples(x), batch_size=20, percentile=50.0)
+    seen = x[x[:, 0] > 0]
+    assert percentile_at_once(seen, 50.0) <= ranges["a.input", 8].amax <= float(seen.max())
+
+
 def test_masked_scores_have_no_range_and_stop_nobody() -> None:
     def run(self: Block, x: Tensor, keep: Tensor) -> Tensor:
         scores = x @ x.transpose(1, 2)
@@ -354,7 +379,7 @@ def test_ranges_survive_json() -> None:
         ({"percentile": 0.0}, "percentile 0.0 is not above 0 and up to 100"),
         ({"percentile": 100.1}, "percentile 100.1 is not above 0"),
         ({"percentile": float("nan")}, "percentile nan is not above 0"),
-        ({"rounding": "up"}, "unknown rounding 'up': use squant or nearest"),
+        ({"rounding": "up"}, "unknown rounding 'up': use squant, nearest or gptq"),
     ],
 )
 def test_what_is_refused(options: dict[str, object], message: str) -> None:
@@ -576,7 +601,7 @@ def test_a_weight_is_rounded_once_per_format() -> None:
 def test_what_a_rounder_refuses() -> None:
     _, program = residual()
     plan = Plan.uniform(program.layers, INT8)
-    with pytest.raises(PlanError, match="unknown rounding 'up': use squant or nearest"):
+    with pytest.raises(PlanError, match="unknown rounding 'up': use squant, nearest or gptq"):
         Rounder(program, rounding="up")
     with pytest.raises(PlanError, match="needs calibrated ranges"):
         Rounder(program)(plan)

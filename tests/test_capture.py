@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
 import types
@@ -22,6 +23,8 @@ from bitsect.errors import CaptureError
 from bitsect.network.capture import capture
 from bitsect.network.operators import never_negative
 from bitsect.network.program import Program
+from bitsect.network.remarks import remarks
+from bitsect.values import Comparison
 from odd_models import (
     BATCH,
     MODELS,
@@ -36,6 +39,7 @@ from odd_models import (
     weight,
 )
 from odd_models import one_thread as one_thread
+from tiny import refill
 
 
 def layers_of(program: Program) -> list[tuple[str, str, tuple[int, ...] | None]]:
@@ -67,7 +71,7 @@ FOUND: dict[str, list[tuple[str, str, tuple[int, ...] | None]]] = {
     ],
     "bmm_mm_baddbmm": [
         ("bmm", "matmul", None),
-        ("baddbmm", "matmul", None),
+        ("bmm_2", "matmul", None),
         ("mix", "linear", (25, 8)),
         ("last", "linear", (8, 4)),
         ("vector", "linear", (4,)),
@@ -108,12 +112,38 @@ FOUND: dict[str, list[tuple[str, str, tuple[int, ...] | None]]] = {
         ("linear1", "linear", (16, 8)),
         ("linear2", "linear", (8, 16)),
     ],
+    "cross_attention": [
+        ("attend.q_proj_weight", "linear", (8, 8)),
+        ("attend.k_proj_weight", "linear", (8, 6)),
+        ("attend.v_proj_weight", "linear", (8, 6)),
+        ("attend.qk", "matmul", None),
+        ("attend.av", "matmul", None),
+        ("attend.out_proj", "linear", (8, 8)),
+    ],
+    "decoder_layer": [
+        ("layer.self_attn.in_proj_weight", "linear", (24, 8)),
+        ("layer.self_attn.qk", "matmul", None),
+        ("layer.self_attn.av", "matmul", None),
+        ("layer.self_attn.out_proj", "linear", (8, 8)),
+        ("layer.multihead_attn.q", "linear", (8, 8)),
+        ("layer.multihead_attn.kv", "linear", (16, 8)),
+        ("layer.multihead_attn.qk", "matmul", None),
+        ("layer.multihead_attn.av", "matmul", None),
+        ("layer.multihead_attn.out_proj", "linear", (8, 8)),
+        ("layer.linear1", "linear", (16, 8)),
+        ("layer.linear2", "linear", (8, 16)),
+    ],
+    "standardised_weight": [("0", "conv2d", (4, 3, 3, 3)), ("2", "conv2d", (2, 4, 3, 3))],
     "tuple_input": [],
     "weight_norm": [("0", "conv2d", (4, 3, 3, 3)), ("2", "linear", (3, 144))],
     "old_weight_norm": [("linear", "linear", (4, 8))],
     "constant_subgraph": [("a", "linear", (4, 8))],
     "unused_parameters": [("a", "linear", (4, 8))],
-    "lstm": [("head", "linear", (3, 6))],
+    "lstm": [
+        ("cell.weight_ih_l0", "linear", (24, 8)),
+        ("cell.weight_hh_l0", "linear", (24, 6)),
+        ("head", "linear", (3, 6)),
+    ],
     "autocast_inside": [("a", "linear", (8, 8)), ("b", "linear", (4, 8))],
 }
 
@@ -249,10 +279,11 @@ UNSEEN = {
     "bmm_mm_baddbmm": 4,
     "outer_products": -5 * 8,  # counted, but nothing is summed
     "constant_subgraph": -5 * 4 / BATCH,  # the same for every sample, computed once
-    "gru": -2 * 5 * 3 * 6 * (8 + 6),  # a recurrent cell: skipped
+    "lstm": 5 * 24 * (8 + 6),  # the fused operator is not counted
     "control_flow": None,  # torch compiles the branches, and once counted not again
     "whole_numbers": -5 * 5 * 8 * (1 + 1),  # of integers, of complex numbers
     "masked_rows": None,  # as many rows as the values say
+    "experts": None,
 }
 
 
@@ -289,8 +320,6 @@ def test_signatures_say_what_a_kernel_must_know() -> None:
 # What stays in float
 
 SKIPPED = {
-    "lstm": [("cell.lstm", "recurrent")],
-    "gru": [("cell.gru", "recurrent")],
     "custom_operator": [("double", "custom operator")],
     "control_flow": [("cond", "branches")],
     "tuple_input": [("bilinear", "no quantised form")],
@@ -331,6 +360,143 @@ def test_a_program_exported_in_training_mode_is_told() -> None:
     (item,) = capture(exported).skipped
     assert item.name == "1._native_batch_norm_legit_functional"
     assert "training mode" in item.reason
+
+
+# Wrappers and casts: a layer has the name it has in the plain network
+
+
+class Nested(nn.Module):
+    def __init__(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        self.body, self.head = wrap(nn.Sequential(nn.Linear(8, 8), nn.ReLU())), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "compile": lambda module: torch.compile(module, backend="eager"),  # type: ignore[return-value]
+    "data parallel": nn.DataParallel,
+    "both": lambda module: nn.DataParallel(torch.compile(module, backend="eager")),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_leave_names_and_fingerprints_as_they_are(name: str) -> None:
+    wrap = WRAPPERS[name]
+    plain, nested = Nested(lambda module: module), Nested(wrap)
+    whole = wrap(plain)
+    nested.load_state_dict(dict(zip(nested.state_dict(), plain.state_dict().values(), strict=True)))
+    modules = list(nested.modules())
+    expected = capture(plain, torch.randn(2, 8))
+    for wrapped in (whole, nested):
+        program = capture(wrapped, torch.randn(2, 8))
+        assert program.layers == expected.layers
+        assert program.fingerprint == expected.fingerprint
+    assert list(nested.modules()) == modules
+
+
+def test_layers_under_autocast_keep_their_names() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        program = capture(model, torch.randn(2, 8))
+    assert [layer.name for layer in program.layers] == ["0", "2"]
+    (remark,) = remarks(program)
+    assert "'0' computes in bfloat16" in remark
+    assert "leave out torch.autocast" in remark
+    (remark,) = remarks(capture(model.bfloat16(), torch.randn(2, 8).bfloat16()))
+    assert "call model.float()" in remark
+
+
+# What is captured is what the network computes
+
+
+class Padded(nn.Module):
+    """Pools over all positions, padded ones too: torch's fast path has zeros there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.embed, self.encoder, self.head = (
+            nn.Embedding(9, 8),
+            nn.TransformerEncoder(layer, 1),
+            nn.Linear(8, 4),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embed(x), src_key_padding_mask=x == 0).mean(1))
+
+
+def test_the_fast_path_of_transformers_is_told_from_the_path_of_training() -> None:
+    tokens = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 2, 0, 0, 0, 0], [7, 8, 8, 0, 0, 0]])
+    model = refill(Padded())
+    program = capture(model, tokens)
+    (remark,) = remarks(program)
+    assert "fast path" in remark
+    assert "torch.backends.mha.set_fastpath_enabled(False)" in remark
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert same(program.run(tokens), reference(model, tokens))
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        assert not list(remarks(capture(model, tokens)))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_odd_network_is_captured_to_rounding_noise(name: str) -> None:
+    compared = program_of(name).comparison
+    assert compared is not None
+    assert compared.is_noise
+
+
+def test_a_capture_that_predicts_something_else_is_refused_with_the_way_to_go_on() -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        return self.a(x) if torch.compiler.is_exporting() else -self.a(x)
+
+    model, x = Block(run, a=nn.Linear(8, 4)), torch.randn(3, 8)
+    with pytest.raises(CaptureError, match=r"3 of 3 predictions change.*pass torch.export.export") as caught:
+        capture(model, x)
+    assert "\n" not in str(caught.value)
+    assert capture(torch.export.export(model, (x,))).comparison is None
+
+
+def test_a_capture_that_is_a_little_off_is_told() -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        return self.a(x) * (1.0 if torch.compiler.is_exporting() else 1.01)
+
+    program = capture(Block(run, a=nn.Linear(8, 4)), torch.randn(3, 8))
+    (remark,) = remarks(program)
+    assert "(1.0% of the largest output)" in remark
+    assert "predictions" not in remark
+    assert Comparison.from_json(json.loads(json.dumps(program.comparison.to_json()))) == program.comparison
+
+
+def test_networks_that_are_not_steady_are_not_refused() -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.a(x) * (-1.0) ** self.calls
+
+    program = capture(Block(run, a=nn.Linear(8, 4)), torch.randn(3, 8))
+    assert any("differently from call to call" in remark for remark in remarks(program))
+    drawn = Block(lambda self, x: self.a(x) + torch.rand_like(x[:, :4]), a=nn.Linear(8, 4))
+    assert capture(drawn, torch.randn(3, 8)).comparison is None
+
+
+def test_comparing_changes_neither_buffers_nor_inputs_nor_the_random_state() -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.last = x.mean(0)
+        return self.a(x.mul_(2)) * self.calls
+
+    model, x = Block(run, a=nn.Linear(8, 8), calls=torch.zeros(1), last=torch.zeros(8)), torch.randn(3, 8)
+    before, state, kept = copy.deepcopy(model.state_dict()), torch.get_rng_state(), x.clone()
+    program = capture(model, x)
+    assert program.comparison is not None
+    assert program.comparison.is_noise
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(x, kept)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 # What capture leaves behind
@@ -547,6 +713,16 @@ def test_a_branch_on_values_is_explained() -> None:
     )
 
 
+class Asserts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert not torch.isnan(x).any()
+        return self.a(x)
+
+
 class Unknown:
     def __init__(self, value: Tensor) -> None:
         self.value = value
@@ -565,6 +741,20 @@ ERRORS: dict[str, tuple[nn.Module, Any, list[str]]] = {
     ),
     "missing": (nn.Bilinear(2, 2, 2), torch.zeros(2, 2), ["missing", "input2"]),
     "keyword": (nn.Linear(2, 2), {"inputs": torch.zeros(2, 2)}, ["input"]),
+    "assert": (Asserts(), torch.zeros(2, 4), ["leave this assert out of forward"]),
+    "no rows": (
+        Block(lambda self, x: x if x[x > 0].numel() == 0 else self.a(x), a=nn.Linear(4, 4)),
+        torch.zeros(2, 4),
+        ["leave the question out: layers take tensors without rows"],
+    ),
+    "packed": (
+        Block(
+            lambda self, x, n: self.a(nn.utils.rnn.pack_padded_sequence(x, n, True, False))[1][0],
+            a=nn.LSTM(4, 4, batch_first=True),
+        ),
+        (torch.zeros(2, 3, 4), torch.tensor([3, 1])),
+        ["packed sequences", "give the padded batch as it is"],
+    ),
     "type": (Block(lambda self, x: Unknown(x)), torch.zeros(2, 2), ["Unknown", "let forward return tensors"]),
     "name": (
         Block(lambda self, x: x @ self.code, code=weight(2, 2)),
@@ -584,6 +774,27 @@ def test_errors_are_one_line_with_the_way_out(name: str, capfd: pytest.CaptureFi
     for part in parts:
         assert part in message
     assert capfd.readouterr() == ("", "")
+
+
+NO_NETWORKS: dict[str, tuple[Callable[[], Any], str]] = {
+    "script": (
+        lambda: torch.jit.script(nn.Linear(2, 2)),
+        "TorchScript.*give the nn.Module that it was made of",
+    ),
+    "trace": (lambda: torch.jit.trace(nn.Linear(2, 2), torch.zeros(2, 2)), "TorchScript.*give the nn.Module"),
+    "weights": (lambda: nn.Linear(2, 2).state_dict(), "not a OrderedDict.*load_state_dict"),
+    "function": (lambda: torch.relu, "not a builtin_function.*nn.Module"),
+    "class": (lambda: nn.Linear, "not a class Linear: give an instance"),
+    "nothing": (lambda: 3, "not a int: give a torch.nn.Module"),
+}
+
+
+@pytest.mark.parametrize("name", NO_NETWORKS)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_what_is_no_network_is_named(name: str) -> None:
+    make, message = NO_NETWORKS[name]
+    with pytest.raises(CaptureError, match=message):
+        capture(make(), torch.zeros(2, 2))
 
 
 def test_an_example_is_asked_for() -> None:

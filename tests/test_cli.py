@@ -59,6 +59,15 @@ def network():
 def shaped():
     return network(), torch.zeros(2, 1, 8, 8)
 
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.left, self.right = nn.Linear(64, 5), nn.Linear(64, 5)
+
+    def forward(self, x):
+        return {"left": self.left(x.flatten(1)), "right": self.right(x.flatten(1))}
+
 class Branching(nn.Module):
     def forward(self, x):
         return x.flatten(1) if x.sum() > 0 else -x.flatten(1)
@@ -138,6 +147,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         y = my_own.network()(torch.from_numpy(x)).argmax(1).numpy()
     y[:2] = (y[:2] + 1) % 5  # two that the float network gets wrong
     np.savez(path / "good.npz", x=x, y=y)
+    with torch.no_grad():
+        np.savez(path / "right.npz", x=x, y=my_own.Pair()(torch.from_numpy(x))["right"].argmax(1).numpy())
     np.savez(path / "unlabelled.npz", x=x)
     np.savez(path / "shape.npz", x=x[:, :, :5], y=y)
     np.savez(path / "empty.npz", x=x[:0], y=y[:0])
@@ -258,11 +269,15 @@ def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], message: str, ca
     ("model", "options", "message"),
     [
         ("my_own:network", {"data": "nowhere.npz"}, "nowhere.npz: no such file or folder: give"),
-        ("my_own:network", {"data": "text.npz"}, "text.npz: not an .npz archive"),
+        ("my_own:network", {"data": "text.npz"}, "text.npz: not a numpy archive"),
         ("my_own:network", {"data": "my_own.py"}, "my_own.py: unknown kind of data: give"),
         ("my_own:network", {"data": "empty.npz"}, "empty.npz: holds no samples"),
         ("my_own:network", {"data": "nan.npz"}, "nan.npz: sample 7 has NaN"),
-        ("my_own:network", {"data": "label.npz"}, "row 9 has label 12, but the network has 5 classes"),
+        (
+            "my_own:network",
+            {"data": "label.npz"},
+            "label.npz: sample 9 has label 12, but the network has 5 classes",
+        ),
         ("my_own:network", {"data": "shape.npz"}, "cannot be captured"),
         ("my_own:shaped", {"data": "shape.npz"}, "(32, 1, 5, 8); the network takes batch × 1 × 8 × 8"),
         ("my_own:network", {"data": "good.npz", "samples": "99"}, "99 samples asked for, it has 32"),
@@ -297,7 +312,7 @@ def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], message: str, ca
         (
             "my_own:network",
             {"data": "good.npz", "rounding": "x"},
-            "unknown rounding 'x': use squant or nearest",
+            "unknown rounding 'x': use squant, nearest or gptq",
         ),
         (
             "my_own:network",
@@ -309,7 +324,7 @@ def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], message: str, ca
         (
             "my_own:network",
             {"data": "good.npz", "batch-size": "0"},
-            "batch size 0 is not a whole number of at least 1",
+            "batch size 0 is not a whole number",
         ),
         ("my_own:network", {"data": "good.npz", "percentile": "0"}, "percentile 0.0 is not a number above 0"),
         ("my_own:network", {"data": "good.npz", "input-shape": "8"}, "cannot be captured"),
@@ -335,7 +350,10 @@ def test_bad_models_samples_and_plans_are_one_line(
         (("--target", "99%", "--formats", "int8,int1"), "format bits must be 2 to 8"),
         (("--target", "99%", "--metric", "hesian"), "unknown metric 'hesian': did you mean 'hessian'?"),
         (("--target", "99%", "--metric", "my_own:plain"), "does not say what it needs"),
-        (("--target", "99%", "--search", "x"), "unknown search 'x': use bisection, literal or progressive"),
+        (
+            ("--target", "99%", "--search", "x"),
+            "unknown search 'x': use bisection, frontier, literal or progressive",
+        ),
         (("--target", "99%", "--search", "my_own:nothing"), "'my_own' has no 'nothing'"),
         (("--target", "99%", "--objective", "x"), "unknown objective 'x': use latency or size"),
         (("--target", "99%", "--pairs", "x"), "unknown pairs 'x': use exact or linear"),
@@ -370,7 +388,7 @@ def test_bad_questions_are_one_line_before_any_work(
         ),
         (("--latency", "none.json"), "none.json: no such latency table: use a100, or a file"),
         (("--latency", "cut.json"), "cut.json: line 1"),
-        (("--search", "my_own:lost"), "the search returned a NoneType"),
+        (("--search", "my_own:lost"), "returned a NoneType: expected a bitsect.search.Found"),
         (("--max-size", "1B"), "budget 1e-06MB: no plan fits the budget: the nearest (3 int4) is"),
         (("--max-size", "0.2x"), "allow lower formats or raise the budget"),
     ],
@@ -572,6 +590,17 @@ def test_evaluate_takes_every_setting(call: Call) -> None:
     assert "a task that talks" in said.err
 
 
+def test_evaluate_fits_weights_where_gptq_is_asked_for(call: Call) -> None:
+    options = ("--format", "int4", "--range", "mse", "--threads", "1", "--json")
+    losses = {
+        rounding: call("evaluate", *MODEL, *options, "--rounding", *rounding).json["plan"]["loss"]
+        for rounding in (("gptq",), ("gptq", "--no-refit", "--no-bias-correction"))
+    }
+    assert len(set(losses.values())) == 2
+    refused = call("evaluate", *MODEL, "--no-refit").error
+    assert "refit is for rounding gptq, not squant: leave it out" in refused
+
+
 # ---- sensitivity ---------------------------------------------------------------------------------
 
 
@@ -586,6 +615,16 @@ def test_sensitivity(run: Path, call: Call) -> None:
     assert scores == sorted(scores, reverse=True)
     assert "Two halves of them agree" in said.err
     assert call("sensitivity", run, "--metric", "random", "--json").json["split_half"] is None
+
+
+def test_sensitivity_says_when_its_traces_are_not_known_well_enough(run: Path, call: Call) -> None:
+    ask = ("sensitivity", run, "--metric", "hessian")
+    shown = call(*ask, "--probes", 1, "--json").json
+    assert (shown["traces"]["estimator"], shown["traces"]["relative_error"]) == ("gauss-newton", None)
+    assert "takes two probes to tell: raise --probes" in " ".join(call(*ask, "--probes", 1).err.split())
+    said = call(*ask, "--estimator", "hutchinson", "--probes", 2)
+    assert "(standard error, median layer), not to 5 %: raise --probes" in " ".join(said.err.split())
+    assert "use gauss-newton or hutchinson" in call(*ask, "--estimator", "newton").err
 
 
 def test_until_stable_says_how_many_samples_it_took(call: Call) -> None:
@@ -633,6 +672,40 @@ def test_quantize(call: Call, tmp_path: Path) -> None:
     judged = call("evaluate", *MODEL, "--plan", tmp_path / "run" / "plan.json", "--json").json
     assert judged["plan"]["accuracy"] == shown["plan"]["accuracy"]
     assert judged["plan"]["loss"] == shown["plan"]["loss"]
+
+
+def test_the_float_network_is_said_before_the_work(call: Call) -> None:
+    said = call("quantize", *MODEL, "--target", "97%", "--metric", "random")
+    lines = said.err.splitlines()
+    assert lines.index("float network: 93.75% (30 of 32 samples)") < lines.index("calibrate …")
+    note = "the target of 97% lets none of the 30 samples that are right be lost: about 36 samples, not 32"
+    assert note in said.err
+    assert note in " ".join(said.out.split())
+
+
+def test_an_output_is_named_once_and_kept_with_run_and_file(call: Call, tmp_path: Path) -> None:
+    pair, run, file = ("my_own:Pair", "--data", "right.npz"), tmp_path / "run", tmp_path / "model.onnx"
+    assert "could be the logits (left, right): name one with --output" in call("evaluate", *pair).error
+    asked = call("quantize", *pair, "--output", "right", "--target", "90%", "--metric", "random", "-o", run)
+    assert "Note: output 'right' is what is judged, not left: --output takes another." in asked.out
+    assert (
+        call("search", run, "--target", "90%", "--metric", "random", "--json").json["float"]["accuracy"] == 1
+    )
+    call("export", run, "-o", file, "--format", "int8", "--json").json  # noqa: B018
+    ran = call("evaluate", file, "--data", "right.npz", "--json").json
+    assert ran["output"] == "right"
+    assert ran["accuracy"] > 0.9
+    other = call("evaluate", file, "--data", "right.npz", "--output", "left", "--json").json
+    assert (other["output"], other["accuracy"] < 0.9) == ("left", True)
+    assert "no output 'middle'" in call("evaluate", file, "--data", "right.npz", "--output", "middle").error
+
+
+def test_search_knows_more_than_one_random_order(run: Path, call: Call) -> None:
+    scores = []
+    for seed in (0, 0, 1):
+        call("search", run, "--metric", "random", "--seed", seed, "--target", "90%", "--json").json  # noqa: B018
+        scores.append((run / "scores-random-int8.json").read_bytes())
+    assert scores[0] == scores[1] != scores[2]
 
 
 def test_search_solves_again_and_measures_nothing(run: Path, call: Call) -> None:
@@ -716,7 +789,7 @@ def test_a_run_is_exported_and_its_file_judged_without_the_users_code(
     assert said.json["judged"].keys() == {"paper", "onnxruntime"}
     ran = call("evaluate", "model.onnx", "--data", desk / "good.npz", "--json").json
     assert ran["accuracy"] == said.json["proof"]["runtime_accuracy"]
-    assert ran.keys() == {"accuracy", "samples", "latency_ms", "runtime"}
+    assert ran.keys() == {"accuracy", "samples", "latency_ms", "runtime", "output"}
     assert "on 32 samples" in call("evaluate", "model.onnx", "--data", desk / "good.npz").out
     assert "model.onnx exists" in call("export", run, "-o", "model.onnx").error
     said = call("export", run, "-o", "model.onnx", "--force", "--samples", 16)

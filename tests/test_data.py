@@ -324,7 +324,7 @@ def test_archives_that_are_damaged_or_could_run_code(tmp_path):
     refused("holds Python objects (pickle), which could run code: store plain arrays", objects)
     whole = Path(save(tmp_path / "whole.npz", x=FLOATS)).read_bytes()
     (tmp_path / "short.npz").write_bytes(whole[:-30])
-    refused("not a .npz archive, or a damaged one", tmp_path / "short.npz")
+    refused("not a numpy archive, or a damaged one", tmp_path / "short.npz")
     middle = len(whole) // 2
     (tmp_path / "flipped.npz").write_bytes(whole[:middle] + b"\xff\x00\xff" + whole[middle + 3 :])
     refused("Bad CRC-32", tmp_path / "flipped.npz")
@@ -357,6 +357,15 @@ def test_images_are_kept_if_all_that_are_drawn_fit(images, monkeypatch):
     assert torch.equal(drawn.inputs(torch.tensor([3, 1])), first[[3, 1]])
     with pytest.raises(DataError, match="no such image"):
         more.inputs(slice(None))
+
+
+def test_an_image_whose_bytes_do_not_fit_their_checksum_is_refused(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(PIXELS[0]).save(path)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"IEND") - 6] ^= 1  # in the checksum of the pixels
+    path.write_bytes(data)
+    refused("a.png: not a readable image", tmp_path)
 
 
 def test_classes_by_name_and_images_without_class(images):

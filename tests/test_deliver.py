@@ -19,7 +19,7 @@ from torch import nn
 
 import bitsect
 from bitsect.errors import DataError, ExportError, RunError
-from bitsect.exporters.deliver import EXPORTERS, Delivery, Exporter
+from bitsect.exporters.deliver import EXPORTERS, Delivery, Exporter, _put_in_place
 from bitsect.exporters.onnx.write import Exported
 from bitsect.exporters.proof import Proof
 from bitsect.pipeline.quantize import evaluate_file, export
@@ -313,3 +313,65 @@ def test_what_cannot_be_asked_for(run: Path, tmp_path: Path) -> None:
     (run / "plan.json").unlink()
     with pytest.raises(RunError, match="holds no plan yet: `bitsect search"):
         export(run, place)
+
+
+# ---- files -------------------------------------------------------------------------------------------
+
+
+def test_a_kill_between_weights_and_model_leaves_the_old_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, folder = tmp_path / "model.onnx", tmp_path / "draft"
+    folder.mkdir()
+    old, new = (f"model.onnx.{digit * 16}.data" for digit in "01")
+    for path, text in ((place, "old"), (tmp_path / old, "old"), (tmp_path / "model.onnx.mine.data", "mine")):
+        path.write_text(text)
+    for name in ("model.onnx", new):
+        (folder / name).write_text("new")
+    move = Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if target == place:
+            raise KeyboardInterrupt
+        return move(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _put_in_place(folder, place)
+    assert (place.read_text(), (tmp_path / old).read_text()) == ("old", "old")
+    (folder / new).write_text("new")
+    _put_in_place(folder, place)
+    assert (place.read_text(), (tmp_path / new).read_text()) == ("new", "new")
+    left = {item.name for item in tmp_path.iterdir() if item.is_file()}
+    assert left == {"model.onnx", new, "model.onnx.mine.data"}
+
+
+def test_large_weights_are_replaced_with_their_model(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bitsect.export.onnx.LARGEST_FILE_BYTES", 100)
+    place = tmp_path / "model.onnx"
+    sizes = set()
+    for format in ("int8", "float"):
+        delivery = export(run, place, format=format, draw=4, force=True)
+        (weights,) = tmp_path.glob("*.data")
+        assert delivery.proof.size_bytes == place.stat().st_size + weights.stat().st_size
+        sizes.add(weights.name)
+    assert len(sizes) == 2
+    assert evaluate_file(place, labelled(8)).accuracy == 1
+
+
+def test_without_its_result_a_run_exports_no_plan_unchecked(run: Path, tmp_path: Path) -> None:
+    (run / "result.json").unlink()
+    with pytest.raises(RunError, match=r"no result\.json, so that its target is not known: `bitsect search"):
+        export(run, tmp_path / "model.onnx")
+    assert export(run, tmp_path / "model.onnx", plan=run / "plan.json", draw=4).goal is None
+
+
+def test_a_plan_that_was_edited_is_said(run: Path, tmp_path: Path, made: Result) -> None:
+    plan = json.loads((run / "plan.json").read_text())
+    plan["layers"] = dict.fromkeys(made.plan, "float")
+    (run / "plan.json").write_text(json.dumps(plan))
+    delivery = export(run, tmp_path / "model.onnx", draw=4)
+    assert "is not the plan that its last search found: it was edited" in delivery.notes[0]

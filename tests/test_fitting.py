@@ -274,8 +274,7 @@ SETTINGS = {"rounding": "gptq", "batch_size": 8, "threads": 1}
 def test_a_run_keeps_what_was_fitted_and_goes_on_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = [part for _ in range(5) for part in (nn.Linear(6, 6), nn.ReLU())]
-    model = refill(nn.Sequential(*parts))
+    model = refill(nn.Sequential(*(nn.Linear(6, 6) for _ in range(5))))
     data = (seeded(24, 6), torch.zeros(24))
 
     def opened(name: str) -> Any:
@@ -298,13 +297,11 @@ def test_a_run_keeps_what_was_fitted_and_goes_on_from_there(
         patch.setattr(fitting, "fit", killed)
         with pytest.raises(KeyboardInterrupt):
             run.rounder([INT4])
+    monkeypatch.setattr(fitting, "fit", lambda *args, **options: (done.append(1), real(*args, **options))[1])
     with opened("killed") as run:
         run.rounder([INT4])
         assert run.folder.journal("gptq").path.read_bytes() == whole
-    monkeypatch.setattr(fitting, "fit", None)  # everything is known: nothing is done again
-    with opened("killed") as run:
-        codes = run.rounder([INT4]).codes("0", run.program.multiplies[0].weight, INT4).codes
-        assert codes.any()
+    assert len(done) == 5  # nothing is done twice
     with pytest.raises(RunError, match="was made with rounding gptq, not squant"):
         open_run(tmp_path / "killed", settings={"rounding": "squant"})
     with pytest.raises(RunError, match="was made with refit true, not false"):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError
-from bitsect.latency import TABLES, import_cutlass, latency_table
+from bitsect.latency import TABLES, cost_table, import_cutlass, latency_table
 from bitsect.latency.a100 import microseconds, steps
 from bitsect.solve.costs import cost, describe, faster_formats, latency_ms
 from bitsect.values import FLOAT, INT4, INT8, Cost, Format, LatencyTable, Layer, Place, Plan, Signature
@@ -378,6 +379,20 @@ def test_changes_of_format_cost_at_each_boundary() -> None:
     assert latency_ms(Plan({"a": FLOAT, "b": W4A8, "c": INT8}), layers, table) == 1.0 + 0.125 + 0.5 + 0.5
     with pytest.raises(BitsectError, match="no cost for the change from float to int4"):
         table.change_ms(FLOAT, INT4)
+
+
+def test_a_table_of_costs_adds_up_to_the_costs_of_plans() -> None:
+    row = {FLOAT: 1.0, INT8: 0.5, INT4: 0.25}
+    changes = {a: dict.fromkeys(row, 0.125) for a in row}
+    table = LatencyTable("toy", "a test", tuple(row), {KEY: row}, changes=changes)
+    layers = tuple(Layer(name, "linear", (3, 4), SMALL.places * n) for n, name in enumerate("abc", 1))
+    allowed = {layer.name: tuple(row) for layer in layers}
+    for formats in product(row, repeat=3):
+        plan = Plan(dict(zip("abc", formats, strict=True)))
+        whole = cost(plan, layers, table)
+        assert cost_table(layers, allowed, table, "latency")(plan) == whole.latency_ms
+        assert cost_table(layers, allowed, None, "latency")(plan) == whole.bit_operations
+        assert cost_table(layers, allowed, table, "size")(plan) == whole.size_bytes
 
 
 # Files.

@@ -223,7 +223,7 @@ def test_one_layer_has_no_pairs() -> None:
     assert sorted(pairs) == ["0/0", "0/float", "3/0", "3/float"]
     assert sorted(pairs["0/0"]) == ["kl", "noise", "task"]
     assert linear == {"0": {}, "3": {}}
-    assert traces_of(context).shape == (1, 1, 8)
+    assert traces_of(context).shape == (1, 2, 8)
 
 
 def test_one_sample() -> None:
@@ -261,7 +261,7 @@ def test_a_fixed_batch() -> None:
     assert np.array_equal(
         pairs["4/0"]["pair_task"][0], F.cross_entropy(both, labels[4:], reduction="none").double()
     )
-    assert np.isfinite(stacked_traces(context)).all()
+    assert np.isfinite(traces_of(context)).all()
     done = Once()
     assert fisher_terms(context, INT4, done) == 5
 

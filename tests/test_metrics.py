@@ -29,7 +29,7 @@ def made(layers: int = 5, samples: int = 12, probes: int = 6, seed: int = 0, **c
         tuple(f"layer{i}" for i in range(layers)),
         weights=rng.integers(1, 1000, layers).astype(np.float64),
         elements=rng.integers(1, 1000, layers).astype(np.float64),
-        traces=rng.normal(1, 1, (layers, probes)),
+        traces=rng.normal(1, 1, (layers, 1, probes)),
         losses={
             "int8": Losses(
                 rng.random(samples), rng.random((layers, samples)), rng.random((pairs, samples)) + 0.5
@@ -72,7 +72,7 @@ def slow_hessian(measured: Measured, options: Options) -> list[float]:
     assert measured.traces is not None
     scores = []
     for i in range(len(measured.layers)):
-        trace = max(0.0, mean(measured.traces[i]))
+        trace = max(0.0, mean(measured.traces[i].flatten()))
         scores.append(trace / measured.elements[i] if options.trace == "mean_trace" else trace)
     return scores
 
@@ -188,7 +188,7 @@ BY_HAND = Measured(
     ("a", "b", "c"),
     weights=np.array([10.0, 30.0, 20.0]),
     elements=np.array([10.0, 30.0, 20.0]),
-    traces=np.array([[10.0, 30.0], [-8.0, 2.0], [90.0, 110.0]]),
+    traces=np.array([[[10.0, 30.0]], [[-8.0, 2.0]], [[90.0, 110.0]]]),
     losses={
         "int8": Losses(
             np.array([0.0, 2.0]),
@@ -275,7 +275,7 @@ def test_beta_is_zero_where_no_pair_exceeds() -> None:
 
 
 def test_no_curvature_leaves_nothing_to_augment() -> None:
-    measured = dataclasses.replace(BY_HAND, traces=-np.ones((3, 2)))
+    measured = dataclasses.replace(BY_HAND, traces=-np.ones((3, 1, 2)))
     assert scored("aughessian", measured) == [0.0, 0.0, 0.0]  # β = 0 / mean(interlayer)
 
 
@@ -311,7 +311,7 @@ def test_sqnr_adds_powers_before_it_divides() -> None:
 
 def test_a_layer_without_weights_pays_no_size_penalty_and_has_a_trace_per_element() -> None:
     measured = Measured(
-        ("fc", "scores"), np.array([8.0, 0.0]), np.array([8.0, 4.0]), traces=np.array([[8.0], [8.0]])
+        ("fc", "scores"), np.array([8.0, 0.0]), np.array([8.0, 4.0]), traces=np.array([[[8.0]], [[8.0]]])
     )
     assert scored("hessian", measured) == [1.0, 2.0]
     assert scored("hessian", measured, Options(size_penalty=1.0)) == [1.0 + 1.5 * 2, 2.0]
@@ -377,10 +377,10 @@ def test_losses_that_are_not_finite_name_the_layers() -> None:
 def test_tables_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(BitsectError, match="pair losses at int8: expected 3 × 2 numbers, got 2 × 2"):
         dataclasses.replace(BY_HAND, losses={"int8": Losses(np.ones(2), np.ones((3, 2)), np.ones((2, 2)))})
-    with pytest.raises(BitsectError, match="traces: expected 3 × any numbers, got 4 × 2"):
-        dataclasses.replace(BY_HAND, traces=np.ones((4, 2)))
+    with pytest.raises(BitsectError, match="traces: expected 3 × any × any numbers, got 4 × 1 × 2"):
+        dataclasses.replace(BY_HAND, traces=np.ones((4, 1, 2)))
     with pytest.raises(BitsectError, match="not one sample"):
-        scored("hessian", dataclasses.replace(BY_HAND, traces=np.ones((3, 0))))
+        scored("hessian", dataclasses.replace(BY_HAND, traces=np.ones((3, 1, 0))))
 
 
 # ---- metrics from outside ------------------------------------------------------------------------
@@ -460,7 +460,7 @@ def test_the_bootstrap_finds_the_standard_error_of_a_mean() -> None:
     for name in ("single", "fisher"):
         found = score(measured, METRICS[name], INT8, bootstrap=2000)
         assert found.standard_error == pytest.approx(analytic, rel=0.08)
-    shifted = dataclasses.replace(measured, traces=rows + 100)  # far from the clip
+    shifted = dataclasses.replace(measured, traces=rows[:, None] + 100)  # far from the clip
     found = score(shifted, METRICS["hessian"], INT8, bootstrap=2000)
     assert found.standard_error == pytest.approx(analytic / measured.elements, rel=0.08)
 
@@ -474,11 +474,11 @@ def test_the_bootstrap_is_that_of_a_slow_loop() -> None:
     probes = resampled(6, np.random.default_rng([7, 1]), 50)
     replicates = []
     for k in range(50):
-        drawn = np.repeat(np.arange(12), (samples[:, k] * 12).round().astype(int))
-        probed = np.repeat(np.arange(6), (probes[:, k] * 6).round().astype(int))
+        drawn = np.repeat(np.arange(12), (samples[:, k] * 11).round().astype(int))
+        probed = np.repeat(np.arange(6), (probes[:, k] * 5).round().astype(int))
         again = dataclasses.replace(
             measured,
-            traces=measured.traces[:, probed],
+            traces=measured.traces[:, :, probed],
             losses={"int8": Losses(losses.base[drawn], losses.single[:, drawn], losses.pair[:, drawn])},
         )
         replicates.append(slow_aughessian(again, Options()))

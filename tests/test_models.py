@@ -296,16 +296,21 @@ def test_layers_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     code, out, err = run(capsys, "layers", str(path))
     assert (code, err) == (0, "")
     for part in (
-        "1 layer, 24 weights, 24 multiply-adds per sample",
-        "head",
-        "3×8",
+        "3 layers, 536 weights",
+        "cell.weight_hh_l0",
+        "32×8",
+        "sequences are 5 steps long",
         "holds its batch fixed at 2",
-        "cell.lstm: recurrent cell",
         "words.embedding: embedding",
     ):
         assert part in out
     code, out, _ = run(capsys, "layers", str(path), "--embeddings", "--json")
-    assert [layer["name"] for layer in json.loads(out)["layers"]] == ["words", "head"]
+    assert [layer["name"] for layer in json.loads(out)["layers"]] == [
+        "words",
+        "cell.weight_ih_l0",
+        "cell.weight_hh_l0",
+        "head",
+    ]
 
 
 @pytest.mark.usefixtures("user")

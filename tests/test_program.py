@@ -264,6 +264,7 @@ DIFFERENTIATED = [
     "tied_decoder",
     "autoencoder",
     "residual_in_place",
+    "slices_assigned",
     "convolutions",
     "gpt2_conv1d",
     "matmul_weights",
@@ -305,6 +306,44 @@ def test_derivatives_are_those_of_the_network(name: str) -> None:
     first = next(iter(weights))
     (single,) = derivative.product({first: [vectors[0]]})[first]
     assert torch.allclose(single, alone[0], rtol=1e-9, atol=1e-12)
+
+
+def test_hard_gates_have_the_second_derivatives_of_their_formula() -> None:
+    def gate(x: Tensor) -> Tensor:
+        return (x + 3).clamp(0, 6) / 6
+
+    layers = {"a": nn.Linear(8, 8), "b": nn.Linear(8, 4)}
+    kernel = Block(lambda self, x: self.b(F.hardsigmoid(self.a(x * 5)) * x), **layers)
+    formula = Block(lambda self, x: self.b(gate(self.a(x * 5)) * x), **layers)
+    x = rows()
+    one, other = (capture(model, x).differentiate(x, loss, ["a", "b"]) for model in (kernel, formula))
+    vectors = {name: [torch.randn(layer.weight.shape)] for name, layer in layers.items()}
+    assert same(one.product(vectors), other.product(vectors))
+    assert same(one.gradients, other.gradients)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("points", [4, 30])
+def test_distances_are_those_of_cdist_and_are_differentiated_twice(p: float, points: int) -> None:
+    """Few points have their distances from differences, many from a product; some of them are 0."""
+
+    def run(self: Any, x: Tensor) -> Tensor:
+        y = self.a(x)
+        return torch.cdist(y, torch.cat([y[:, :1], self.points.expand(len(x), -1, -1)], 1), p=p)
+
+    model = Block(run, a=nn.Linear(8, 8), points=weight(points, 8)).double()
+    x = rows().double()
+    program = capture(model, x)
+    assert close(program.run(x), eager(model, x), 1e-7)
+    if p == 0:  # counts, which have no derivative
+        return
+    derivative = program.differentiate(x, lambda y: y.square().sum(), ["a"])
+    if p == 2 and points == 4:  # the sum of squares of all coordinates: its Hessian is known
+        assert close(
+            derivative.gradients["a"][0], torch.autograd.grad(model(x).square().sum(), model.a.weight)[0]
+        )
+    (product,) = derivative.product({"a": [torch.ones(8, 8, dtype=torch.float64)]})["a"]
+    assert bool(product.isfinite().all())
 
 
 def split_attention(self: Any, x: Tensor, zeros: list[Tensor]) -> Tensor:

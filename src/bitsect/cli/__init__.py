@@ -18,15 +18,23 @@ def main() -> None:
 
     With --json an error is one JSON object on stdout too.
     """
-    # Ended by the system, a command leaves as it does after Ctrl-C: without its temporary files.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    _leave_in_order()
     try:
         app(prog_name="bitsect")
     except BitsectError as error:
         _fail(error.as_command(), type(error).__name__)
     except OSError as error:
         _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", type(error).__name__)
+
+
+def _leave_in_order() -> None:
+    """Let a command that the system ends leave as it does after Ctrl-C: without its temporary files."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup ignores it
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def _fail(message: str, kind: str) -> None:

@@ -33,7 +33,7 @@ TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Load a .pt2 file even if that runs pickled code, and import the task that a run names.",
+        help="Load a .pt2 file even if that can run its author's code, and import the task that a run names.",
         rich_help_panel=MACHINE,
     ),
 ]

@@ -15,6 +15,9 @@ def layers(
     device: DeviceOption = None,
 ) -> None:
     """List the layers of MODEL: name, kind, weights, multiply-adds; totals; what stays in float and why."""
+    from collections import Counter
+
+    from ..network.naming import is_recurrent
     from ..network.remarks import remarks
     from ..pipeline.layers import layers as read_layers
     from ..values import megabytes
@@ -22,6 +25,8 @@ def layers(
 
     program = read_layers(model, input_shape=input_shape, trust=trust, embeddings=embeddings, device=device)
     total = len(program.layers)
+    unrolled = Counter(multiply.layer for multiply in program.multiplies if is_recurrent(multiply.node))
+    steps = max(unrolled.values(), default=None)
     weights = sum(layer.weights for layer in program.layers)
     macs = sum(layer.macs for layer in program.layers)
     compared = program.comparison
@@ -48,6 +53,7 @@ def layers(
                     "size_mb": {str(bits): size / 1e6 for bits, size in sizes.items()},
                 },
                 "batch": program.fixed_batch or "any",
+                "recurrent_steps": steps,
                 "skipped": [vars(item) for item in program.skipped],
                 "difference": None if compared is None else compared.to_json(),
                 "notes": list(remarks(program)),
@@ -84,6 +90,8 @@ def layers(
         )
     for remark in remarks(program):
         stdout.print(f"Note: {remark}.", markup=False, soft_wrap=True)
+    if steps is not None:
+        stdout.print(f"Recurrent layers are unrolled: sequences are {steps} steps long, as in the example.")
     if program.skipped:
         stdout.print("\nStays in float:")
         for item in program.skipped:

@@ -31,6 +31,7 @@ LEAST_AGREEMENT = 0.995
 LARGEST_ACCURACY_GAP = 0.002
 LARGEST_OUTPUT_GAP = 0.05
 LARGEST_SCORE_GAP = 1e-5  # of one sample, whose score may be any number: float kernels differ in last bits
+LAST_BITS = 1e-5  # of the largest output: by more, a code has moved
 LARGEST_UNTOLD_GAP = 0.5  # where nobody tells ties from faults
 MOST_BY_TIES = 0.05
 INTEGER_KERNELS = ("QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGemm", "MatMulInteger")
@@ -257,7 +258,7 @@ class _Comparison:
         same, equal, off = _compare(judged, ran, self.task, labels)
         self.identical += int(equal.sum())
         self.scores["judged"].append(_score(self.task, judged, labels))
-        doubtful = not self.count or not same.all() or not off <= LARGEST_OUTPUT_GAP
+        doubtful = not self.count or not same.all() or not off <= LAST_BITS
         if doubtful and self.teller is not None:
             told = self.teller.rounding(self.rounding, batch.inputs, _tensors(ran), self.ties)
             if told is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..network.program import Program, Rounding
-from ..rounding.placements.onnxruntime import IntegerLayer
+from ..rounding.placements.onnxruntime import IntegerLayer, IntegerProduct
 from ..rounding.rounder import through_pooling
 from ..sources.data import Inputs
 from ..values.grid import Grid
@@ -132,7 +132,9 @@ class Teller:
             inputs=operands,
             results={name: grid(name, each) for name, each in rounding.results.items()},
             kernels={
-                name: replace(kernel, input=operands[name, 0]) if isinstance(kernel, IntegerLayer) else kernel
+                name: replace(kernel, input=operands[name, 0])
+                if isinstance(kernel, IntegerLayer | IntegerProduct)
+                else kernel
                 for name, kernel in rounding.kernels.items()
             },
         )

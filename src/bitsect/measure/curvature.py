@@ -24,7 +24,7 @@ Loss = Callable[[Any], Tensor]
 Product = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
-class NoRoot(BitsectError):
+class NoRootError(BitsectError):
     """The Hessian of a loss with respect to the outputs has no known square root."""
 
 
@@ -56,7 +56,7 @@ def curvature_vectors(loss: Loss, outputs: Any, generator: torch.Generator) -> l
             drawn = dict(zip(used, root.draw(signs), strict=True))
             return [drawn.get(i, torch.zeros_like(leaf)).to(leaf.dtype) for i, leaf in enumerate(leaves)]
     outputs_each = sum(value.numel() for value in values) // max(1, len(values[0]))
-    raise NoRoot(
+    raise NoRootError(
         f"the loss has {outputs_each} outputs for each sample, too many for a Hessian of no known form"
         if outputs_each > MOST_OUTPUTS
         else "the loss is not convex in the outputs, or that of one sample depends on another's outputs"
@@ -162,7 +162,7 @@ def _row_weights(
 
 
 def _cholesky(p: Tensor, signs: Tensor) -> Tensor:
-    """L · signs for the sorted probabilities `p`; sums from the end, so that small tails keep their digits."""
+    """L · signs for sorted probabilities `p`; sums from the end, so that small tails keep their digits."""
     tiny = torch.finfo(p.dtype).tiny
     before = p.flip(-1).cumsum(-1).flip(-1)
     after = torch.cat([before[..., 1:], torch.zeros_like(before[..., :1])], -1)
@@ -172,7 +172,7 @@ def _cholesky(p: Tensor, signs: Tensor) -> Tensor:
 
 
 def _dense(product: Product, values: list[Tensor]) -> _Root:
-    """The eigenvectors of each sample's Hessian times the roots of its eigenvalues, negative ones left out."""
+    """Eigenvectors of each sample's Hessian times the roots of its eigenvalues, negative ones left out."""
     samples, shapes = len(values[0]), [value.shape for value in values]
     sizes = [math.prod(shape[1:]) for shape in shapes]
 

@@ -107,9 +107,10 @@ class _Comparison:
     def __init__(
         self, task: str, outputs: Any, samples: int, temperature: float, changes: int, seed: int
     ) -> None:
-        self._task, self._samples, self._temperature = task, samples, temperature
-        self._base = self._parts(outputs)
-        width = sum(leaf[0].numel() for leaf, _ in self._base)
+        self._task, self._samples = task, samples
+        parts = self._parts(outputs)
+        self._base = [(leaf, *_scale(leaf, soft, temperature)) for leaf, soft in parts]
+        width = sum(leaf[0].numel() for leaf, _ in parts)
         if not width:
             raise BitsectError("the network has no floating-point output whose damage could be measured")
         # Where the moves of all changes do not fit, each is kept as random sums of its entries: inner
@@ -120,24 +121,18 @@ class _Comparison:
         self._sign = torch.randint(2, (width,), generator=generator).float() * 2 - 1
 
     def __call__(self, outputs: Any) -> Tensor:
-        """The scaled move [samples, width] to `outputs`."""
-        moved = zip(self._parts(outputs), self._base, strict=True)
-        return torch.cat([self._scaled(new - old, old, soft) for (new, _), (old, soft) in moved], 1).cpu()
+        """The scaled move [samples, width] from float to `outputs`."""
+        moved = []
+        for (leaf, _), (base, p, root) in zip(self._parts(outputs), self._base, strict=True):
+            move = leaf - base
+            centred = move if p is None else move - (p * move).sum(-1, keepdim=True)
+            moved.append((root * centred).reshape(self._samples, -1).float())
+        return torch.cat(moved, 1).cpu()
 
     def sketched(self, move: Tensor) -> Tensor:
         if self.kept == move.shape[1]:
             return move
         return torch.zeros(self._samples, self.kept).index_add_(1, self._bucket, move * self._sign)
-
-    def _scaled(self, move: Tensor, base: Tensor, soft: bool) -> Tensor:
-        if not soft:
-            power = float(base.double().square().mean()) * base[0].numel()
-            return (move / math.sqrt(power or 1.0)).reshape(self._samples, -1).float()
-        classes = base.shape[-1]
-        p = (base / self._temperature).softmax(-1)
-        positions = base[0].numel() // classes  # a sentence counts as much as its mean token
-        centred = move - (p * move).sum(-1, keepdim=True)
-        return ((p / 2 / positions).sqrt() * centred).reshape(self._samples, -1).float()
 
     def _parts(self, outputs: Any) -> list[tuple[Tensor, bool]]:
         """The tensors that are compared, and whether each holds logits along its last axis.
@@ -160,3 +155,13 @@ class _Comparison:
         return [
             (wide(leaf), "logits" in name and leaf.ndim > 1 and leaf.shape[-1] > 1) for name, leaf in found
         ]
+
+
+def _scale(base: Tensor, soft: bool, temperature: float) -> tuple[Tensor | None, Tensor]:
+    """What a move is centred by, if it is, and what it is multiplied by: then its square is the damage."""
+    if not soft:
+        power = base.double().square().mean() * base[0].numel()
+        return None, torch.where(power > 0, power, 1.0).rsqrt().to(base.dtype)
+    p = (base / temperature).softmax(-1)
+    positions = base[0].numel() // base.shape[-1]  # a sentence counts as much as its mean token
+    return p, (p / 2 / positions).sqrt()

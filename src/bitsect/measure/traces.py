@@ -28,7 +28,7 @@ from ..network.program import Program
 from ..values.pieces import Done, Piece
 from ..values.probing import Probing
 from .context import Context, own_leaves
-from .curvature import NoRoot, curvature_vectors, signs
+from .curvature import NoRootError, curvature_vectors, signs
 from .piecewise import piecewise_linear_layers
 from .work import Progress, Work, fill, silent
 
@@ -39,7 +39,7 @@ Estimate = Callable[[Context, int, int, torch.Generator], dict[str, float]]
 MINI_BATCH = 8
 MEMORY_BYTES = 4e9  # what the graph of a double backward pass may take
 KEPT_COPIES = 8  # values that a double backward pass keeps for each value of the forward pass
-FREEDOM = 32  # differences between probes of one mini-batch that a standard error rests on at least
+FREEDOM = 32  # degrees of freedom that a standard error rests on at least
 
 
 def hessian_traces(
@@ -65,8 +65,8 @@ def hessian_traces(
     try:
         estimates = estimate_traces(context, journal(estimator), gauss_newton, *chosen)
         if curved and not estimates.any():
-            raise NoRoot("the loss has no curvature in the outputs: what there is, is in the network")
-    except NoRoot as error:
+            raise NoRootError("the loss has no curvature in the outputs: what there is, is in the network")
+    except NoRootError as error:
         estimates = estimate_traces(context, journal("hutchinson"), hutchinson(), *chosen)
         return estimates, Probing("hutchinson", relative_error(estimates), tolerance, instead=str(error))
     return estimates, Probing(estimator, relative_error(estimates), tolerance, curved)
@@ -83,15 +83,15 @@ def estimate_traces(
 ) -> Array:
     """Estimates [layers, mini-batches, probes], each piece kept in `done`.
 
-    It ends when the relative standard error of the median layer is at most `tolerance`, or at `probes`.
+    It ends when the relative standard error of the median layer is at most `tolerance`, and rests on
+    enough to be believed, or at `probes`.
     """
     parts = list(mini_batches(context))
-    fewest = 1 + math.ceil(FREEDOM / len(parts))
     # Weighted by its samples, so that the plain mean over mini-batches is that over all samples.
     weights = np.array([stop - start for start, stop in parts]) * len(parts) / len(context.evaluator.samples)
     found: list[Array] = []  # [layers, mini-batches] for each probe
     for probe in range(probes):
-        if probe >= fewest and (relative_error(np.stack(found, axis=2)) or 0.0) <= tolerance:
+        if probe >= 2 and _is_known(np.stack(found, axis=2), tolerance):
             break
         pieces = fill(done, probe_work(context, estimate, probe, seed), progress)
         found.append(np.stack([piece["trace"] for piece in pieces], axis=1) * weights)
@@ -120,6 +120,25 @@ def relative_error(estimates: Array) -> float | None:
     return float(np.median(np.sqrt(variance) / np.maximum(mean, np.finfo(float).tiny)))
 
 
+def _is_known(estimates: Array, tolerance: float) -> bool:
+    error = relative_error(estimates)
+    return error is not None and error <= tolerance and freedom(estimates) >= FREEDOM
+
+
+def freedom(estimates: Array) -> float:
+    """Degrees of freedom of the median layer's standard error: (P − 1) (Σ_m v_m)² / Σ_m v_m² (Satterthwaite).
+
+    They are far fewer than there are estimates where a few unsure samples hold most of the variance.
+    """
+    probes = estimates.shape[2]
+    variances = estimates.var(axis=2, ddof=1)
+    squares = (variances**2).sum(axis=1) * (probes - 1) / (probes + 1)  # without the bias of squaring
+    total = variances.sum(axis=1) ** 2
+    each = np.full(len(total), np.inf)  # without any variance there is nothing to doubt
+    np.divide((probes - 1) * total, squares, out=each, where=squares > 0)
+    return float(np.median(each))
+
+
 def gauss_newton(context: Context, start: int, stop: int, generator: torch.Generator) -> dict[str, float]:
     """‖g_i‖² of every layer on some samples, by one backward pass."""
     inputs, labels = context.evaluator.part(start, stop)
@@ -128,7 +147,9 @@ def gauss_newton(context: Context, start: int, stop: int, generator: torch.Gener
         vectors = curvature_vectors(
             lambda given: context.evaluator.task.loss(given, labels), outputs, generator
         )
-        products = [(vector * leaf).sum() for vector, leaf in zip(vectors, own_leaves(outputs), strict=True)]
+        products = [
+            (vector * leaf).sum().float() for vector, leaf in zip(vectors, own_leaves(outputs), strict=True)
+        ]
         return torch.stack(products).sum() / math.sqrt(stop - start)
 
     derivative = context.program.differentiate(inputs, projected, context.layers, once=True)

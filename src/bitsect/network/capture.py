@@ -15,6 +15,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.nn.modules import transformer
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from ..errors import CaptureError
 from .binding import Inputs, call_arguments
@@ -260,7 +261,7 @@ def _explain(error: BaseException, model: str) -> str:
     why = f"{text.splitlines()[0] if text else 'no message'} ({kind})"
     way_out = "check that model(example) runs" + (", then mend this line" if frames else "")
     line = (frames[-1].line or "") if frames else ""
-    if any("pack_" in name and "sequence" in name for name in _functions(error)):
+    if _holds_packed_sequence(error):
         why = "packed sequences have sizes that depend on the values of a tensor"
         way_out = "give the padded batch as it is, and take each row's last output by its length"
     elif "DataDependent" in kind or "data-dependent" in text:
@@ -282,6 +283,10 @@ def _explain(error: BaseException, model: str) -> str:
     return f"{model} cannot be captured{where}: {why}; {way_out}"
 
 
-def _functions(error: BaseException) -> set[str]:
-    """The functions that were being called when `error` was raised."""
-    return {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+def _holds_packed_sequence(error: BaseException) -> bool:
+    """Whether a function that `error` came through packs sequences or works on packed ones."""
+    return any(
+        frame.f_code is pack_padded_sequence.__code__
+        or any(isinstance(value, PackedSequence) for value in frame.f_locals.values())
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )

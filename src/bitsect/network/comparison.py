@@ -52,11 +52,12 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
     found = against(expected)
     if found.is_noise:
         return found
+    if not _compared(_tensors(expected), _tensors(_answer(model, inputs)), noise).is_noise:
+        return replace(found, why=UNSTEADY)
     with _without_fast_path():
-        why = FAST_PATH if against(_answer(model, inputs)).is_noise else None
-    again = _compared(_tensors(expected), _tensors(_answer(model, inputs)), noise)
-    found = replace(found, why=why or (None if again.is_noise else UNSTEADY))
-    if found.changed and found.why is None:
+        if against(_answer(model, inputs)).is_noise:
+            return replace(found, why=FAST_PATH)
+    if found.changed:
         raise CaptureError(
             f"{found}: look for code of {type(model).__name__} that runs only outside torch.export; "
             "to go on all the same, pass torch.export.export(model, args), which is taken as it is"

@@ -62,7 +62,7 @@ def explained(steps: Sequence[Node]) -> Iterator[None]:
         text = (str(error).strip().splitlines() or [""])[0]
         if not re.search(r"derivative|differentia|autograd", text):
             raise
-        found = re.search(r"(?:derivative for|backward through) (?:\w+::)?(\w+)", text)
+        found = re.search(r"(?:derivative for|backward through) (?:\w+(?:::|\.))?(\w+)", text)
         name = found[1].removesuffix("_backward") if found else ""
         path = next((module_path(step) for step in steps if operator_name(step.target) == name), "")
         what = f"operator '{name}'" if name else "an operator"

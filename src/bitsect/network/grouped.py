@@ -41,6 +41,12 @@ def _groups(ends: Tensor) -> Iterator[tuple[int, slice]]:
             start = end
 
 
+def group_of_rows(rows: int, ends: Tensor) -> Tensor:
+    """The group of each row; the last one for rows that belong to none."""
+    group = torch.searchsorted(ends, torch.arange(rows, device=ends.device, dtype=ends.dtype), right=True)
+    return group.clamp_(max=len(ends) - 1)
+
+
 @grouped_mm.register_fake
 def _(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[2])

@@ -158,10 +158,11 @@ def is_reshape(node: Node) -> bool:
 
 
 def is_random(node: Node) -> bool:
-    """Whether `node` draws numbers; dropout does so only in training."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+    """Whether `node` draws numbers; dropout, also inside recurrent cells, does so only in training."""
+    name = operator_name(node.target)
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()) or name in RECURRENT:
         return False
-    return "dropout" not in operator_name(node.target) or node.args[2:3] == (True,)
+    return "dropout" not in name or node.args[2:3] == (True,)
 
 
 def through_reshapes(node: Node) -> Node:

@@ -134,16 +134,16 @@ class Program:
     def _split(self, nodes: Sequence[Node]) -> None:
         """Separate the steps that need no input, which are computed once, from those of every run."""
         fixed: set[Node] = set(self._given)
-        self._prologue: list[Node] = []
+        self.prologue: list[Node] = []  # what is computed once
         self._steps: list[Node] = []
         for node in nodes:
             independent = all(source in fixed for source in node.all_input_nodes)
             if independent:
                 fixed.add(node)
-            (self._prologue if independent else self._steps).append(node)
+            (self.prologue if independent else self._steps).append(node)
         self._constants = dict(self._given)
         with torch.no_grad():
-            for node in self._prologue:
+            for node in self.prologue:
                 self._constants[node] = _call(node, self._constants)
         last: dict[Node, int] = {}
         for index, node in enumerate(self._steps):
@@ -339,7 +339,7 @@ class Program:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Every node that computes something, each after those it reads."""
-        return (*self._prologue, *self._steps)
+        return (*self.prologue, *self._steps)
 
     @property
     def output_nodes(self) -> tuple[Node, ...]:
@@ -440,7 +440,7 @@ class Program:
         """The constants that follow from `leaves`, computed again so that derivatives reach them."""
         values: dict[Node, Any] = dict(leaves)
         known = ChainMap(values, self._constants)
-        for node in self._prologue:
+        for node in self.prologue:
             if node not in values and any(source in values for source in node.all_input_nodes):
                 values[node] = _call(node, known)
         return values

@@ -342,7 +342,7 @@ class _Reader:
         """Why `node` stays in float, if it multiplies or may do so."""
         name = operator_name(node.target)
         if name in RECURRENT:
-            return "recurrent cell: its multiplies are inside one operator"
+            return "recurrent, of open length or in training: its multiplies stay inside one operator"
         if is_random(node):
             return "random operator: results differ from run to run"
         if node in self.fixed:

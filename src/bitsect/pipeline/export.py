@@ -64,6 +64,6 @@ def export(
         samples = opened.load(samples or (opened.samples if data is None else data), draw=draw)
         delivery = deliver(opened, chosen, request, None if target is None else Target.parse(target), samples)
     if own and known.get("plan_key") != chosen.key:
-        edited = f"plan.json of {run} is not the plan that its search found: it was edited"
+        edited = f"plan.json of {run} is not the plan that its last search found: it was edited"
         delivery = replace(delivery, remarks=(edited,))
     return delivery

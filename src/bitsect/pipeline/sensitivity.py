@@ -11,6 +11,7 @@ from ..solve.metrics import metric_named
 from ..values import INT8, Scores, Scoring, Settings
 from ..values.goal import parse_formats
 from .keywords import with_options
+from .notes import about_output
 
 
 @with_options(settings=Settings, scoring=Scoring)
@@ -36,4 +37,6 @@ def sensitivity(
     metric_named(scoring.metric)
     format = INT8 if scoring.score_format in (None, "each") else parse_formats(scoring.score_format)[0]
     with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
+        for note in about_output(run):
+            run.progress.say(note)
         return run.score(scoring, format)

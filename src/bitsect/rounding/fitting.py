@@ -27,7 +27,7 @@ from .weights import Codes, run_length
 
 SAMPLES = 256
 POSITIONS = 64  # of each sample's output, at random
-MEMORY_BYTES = 400 << 20  # of moments held at once; what is made of them takes as much again
+MEMORY_BYTES = 256 << 20  # of moments held at once; to fit a large weight takes a few times its own
 CHUNK = 1 << 23  # numbers in the columns that are read at once
 
 
@@ -286,7 +286,7 @@ class _Sums:
             )
             places.append(Means(z + error, z, own / count))
         drift = cross if cross is None or self.through_weight else weight @ cross
-        return Moments(gram / count, None if drift is None else drift / count, places)
+        return Moments(gram.div_(count), None if drift is None else drift.div_(count), places)
 
     def forget(self) -> None:
         """Give the memory back."""

@@ -69,23 +69,30 @@ def calibrate(
         if tensor.finite and tensor.seen:
             table[name] = tensor.ranges(widths, unsigned=sign == "auto" and positive)
     unseen = tuple(name for name, tensor in seen.items() if tensor.finite and not tensor.seen)
-    table |= {name: _like(name, table, widths) for name in unseen}
+    for name in unseen:
+        positive = sign == "auto" and never_negative(program.tensors[name])
+        table[name] = _like(name, {other: table[other] for other in table if other not in unseen}, positive)
     return Ranges(settings.range, sign, settings.percentile, len(samples), table, unseen)
 
 
-def _like(name: str, table: Mapping[str, Mapping[int, Range]], widths: Sequence[int]) -> dict[int, Range]:
-    """The widest ranges of tensors named like this one but for numbers, as other experts' are; else of all.
+def _like(name: str, table: Mapping[str, Mapping[int, Range]], unsigned: bool) -> dict[int, Range]:
+    """The widest ranges of tensors whose names differ in one number, as those of other experts; else of all.
 
     A range that is too wide costs precision, one that is too narrow cuts values off.
     """
-    pattern = re.sub(r"\d+", "#", name)
-    alike = [ranges for other, ranges in table.items() if re.sub(r"\d+", "#", other) == pattern]
-    made = {}
-    for bits in widths:
-        known = [ranges[bits] for ranges in alike or table.values()]
-        widest = max((each.amax for each in known), default=0.0)
-        made[bits] = Range(widest, bool(known) and all(each.unsigned for each in known))
-    return made
+    parts = re.split(r"(\d+)", name)
+    alike = []
+    for other, ranges in table.items():
+        theirs = re.split(r"(\d+)", other)
+        apart = sum(one != two for one, two in zip(parts[1::2], theirs[1::2], strict=False))
+        if theirs[::2] == parts[::2] and apart == 1:
+            alike.append(ranges)
+    widest: dict[int, Range] = {}
+    for ranges in alike or table.values():
+        for bits, known in ranges.items():
+            amax = max(known.amax, widest[bits].amax if bits in widest else 0.0)
+            widest[bits] = Range(amax, unsigned)
+    return widest
 
 
 class Method(Protocol):

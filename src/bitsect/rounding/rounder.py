@@ -23,13 +23,17 @@ from .folding import Folded
 from .placements.onnxruntime import (
     INTEGER_CONVOLUTIONS,
     IntegerLayer,
+    IntegerProduct,
     IntegerSum,
     absorbed,
     has_integer_kernel,
+    is_integer_product,
 )
 from .weights import Codes, quantize_weight
 
 GPTQ = "gptq"
+Kernel = IntegerLayer | IntegerProduct | IntegerSum
+
 KERNEL_BITS = 8  # what integer kernels hand on, whatever their operands are
 FITTED_BITS = 4  # weights of more bits lose too little for GPTQ to win it back: they round by SQuant
 
@@ -63,6 +67,7 @@ class Rounder:
         self._layers = {layer.name for layer in program.layers}
         self._weights: dict[tuple[Node, Layout, Format], Tensor] = {}
         self._folded: dict[Node, Folded] = {}
+        self._products_in_integers: dict[tuple[Node, Format, Grid], IntegerProduct] = {}
         self._layers_in_integers: dict[tuple[Any, ...], IntegerLayer] = {}
 
     def __call__(self, plan: Plan) -> Rounding:
@@ -177,12 +182,15 @@ class Rounder:
         chosen: Sequence[tuple[Multiply, Format]],
         inputs: dict[tuple[str, int], Grid],
         results: dict[str, Grid],
-    ) -> tuple[dict[str, IntegerLayer | IntegerSum], set[str]]:
+    ) -> tuple[dict[str, Kernel], set[str]]:
         """What ONNX Runtime computes in integers, and the steps that its kernels include."""
-        kernels: dict[str, IntegerLayer | IntegerSum] = {}
+        kernels: dict[str, Kernel] = {}
         done: set[str] = set()
         for multiply, format in chosen:
             if not has_integer_kernel(multiply, format):
+                if is_integer_product(multiply, format):
+                    taken = inputs[multiply.node.name, 0]
+                    kernels[multiply.node.name] = self._integer_product(multiply, format, taken)
                 continue
             folded, end = self.folded(multiply), self.program.tensors[multiply.output]
             grid = results.get(end.name)  # None after a linear layer, which leaves its output in float
@@ -202,6 +210,16 @@ class Rounder:
                     kernels[total.node.name] = IntegerSum(first, second, grid)
                     done |= rest
         return kernels, done
+
+    def _integer_product(self, multiply: Multiply, format: Format, input: Grid) -> IntegerProduct:
+        weight = multiply.weight
+        assert weight is not None
+        assert weight.layout is not None
+        key = (weight.node, format, input)
+        if key not in self._products_in_integers:
+            made = self.codes(multiply.layer, weight, format)
+            self._products_in_integers[key] = IntegerProduct.of(made, weight.layout, input)
+        return self._products_in_integers[key]
 
     def _integer_layer(
         self, multiply: Multiply, format: Format, input: Grid, output: Grid | None

@@ -31,8 +31,9 @@ def score(
 
     `standard_error` is the spread of the score over `bootstrap` resamples, `split_half` the Spearman
     correlation of the scores from two disjoint halves, averaged over 20 random splits. Samples and
-    probes are drawn independently of each other, and probes on each mini-batch of their own. Where there are fewer than two of either there is
-    nothing to draw from, and both are None; so is `split_half` for fewer than two layers.
+    probes are drawn independently of each other, and the probes of each mini-batch of those of the
+    next. Where there are fewer than two of either there is nothing to draw from, and both are None; so
+    is `split_half` for fewer than two layers.
     """
     scoring = scoring or Scoring()
     (means,) = tabulate(measured, format, metric.needs)

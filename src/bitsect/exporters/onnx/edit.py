@@ -274,9 +274,9 @@ class Edit:
             whole = self._coded_weight(site, index)
             weights = [CodedWeight(*each) for each in zip(whole.codes, whole.scales, strict=True)]
             return [self._dequantized(site, each, f"/{group}") for group, each in enumerate(weights)]
-        weights = to_array(self.program.constant(site.multiply.operands[index].node))
+        arrays = to_array(self.program.constant(site.multiply.operands[index].node))
         return [
-            self.nodes.add_constant(f"{site.name}/{group}.weight", each) for group, each in enumerate(weights)
+            self.nodes.add_constant(f"{site.name}/{group}.weight", each) for group, each in enumerate(arrays)
         ]
 
     def _coded_weight(self, site: Site, index: int) -> CodedWeight:

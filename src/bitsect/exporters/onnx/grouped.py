@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .nodes import Node, Nodes, Value, replace
+from .nodes import Node, Nodes, Value, input_of, replace
 
 GROUPED = "GroupedMatMul"  # rows, weights, ends; it stands in a marked model and in no written one
+EIGHT_BIT = (np.int8, np.uint8)  # Slice takes no smaller ones
 
 
 def write_groups(nodes: Nodes, product: Node, weights: Sequence[Value], name: str) -> None:
@@ -30,9 +31,11 @@ def write_groups(nodes: Nodes, product: Node, weights: Sequence[Value], name: st
 
 
 def _taken(nodes: Nodes, rows: Value, ends: list[Value], name: str) -> Value:
-    """Some of the rows; of rounded ones the codes are taken, so that a product finds them right before it."""
+    """Some of the rows; of 8-bit ones the codes, so that a product finds their rounding right before it."""
     rounding = rows.producer()
-    if rounding is None or rounding.op_type != "DequantizeLinear":
+    zero = nodes.constant(input_of(rounding, 2)) if rounding is not None else None
+    is_rounded = rounding is not None and rounding.op_type == "DequantizeLinear"
+    if not is_rounded or zero is None or zero.dtype not in EIGHT_BIT:
         return nodes.add("Slice", [rows, *ends], name)
     codes, *parameters = rounding.inputs
     taken = nodes.add("Slice", [codes, *ends], f"{name}.codes")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, TensorArgument
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
 from torch.fx import Graph, Node
 
 from ...errors import ExportError, MissingExtraError
 from ...network.grouped import GROUPED as GROUPED_MM
+from ...network.operators import is_tensor, origins, through_reshapes
 from ...network.program import Multiply, Program
 from ...network.quiet import quiet
 from .grouped import GROUPED
@@ -117,13 +118,21 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
     )
 
 
-def _without_guards(program: Program) -> AbstractContextManager[Any]:
+@contextmanager
+def _without_guards(program: Program) -> Iterator[None]:
     """While torch.onnx traces the graph anew: what it learns of sizes must not bind the program's own."""
-    for node in program.exported.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, FakeTensor) and value.fake_mode.shape_env is not None:
-            return value.fake_mode.shape_env.suppress_guards()
-    return nullcontext()
+    values = (node.meta.get("val") for node in program.exported.graph.nodes)
+    modes = (value.fake_mode for value in values if isinstance(value, FakeTensor))
+    env = next((mode.shape_env for mode in modes if mode.shape_env is not None), None)
+    if env is None:
+        yield
+        return
+    try:
+        with env.suppress_guards():
+            yield
+    finally:
+        # Sizes that depend on values, as of an expert's rows, are left behind and refused the next time.
+        env.pending_fresh_unbacked_symbols.clear()
 
 
 def _with_marks(program: Program, results: Iterable[str], keys: list[OperandKey | str]) -> ExportedProgram:
@@ -146,18 +155,47 @@ def _with_marks(program: Program, results: Iterable[str], keys: list[OperandKey 
         keys.append(name)
         source.replace_all_uses_with(after, delete_user_cb=partial(operator.is_not, after))
         renamed[name] = after.name
+    signature = _renamed_outputs(exported.graph_signature, renamed)
+    made = _with_made_weights(program, graph, copied)
+    specs = [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name, None) for name in made]
+    signature.input_specs[:0] = specs
     module.recompile()
     return ExportedProgram(
         root=module,
         graph=graph,
-        graph_signature=_renamed_outputs(exported.graph_signature, renamed),
+        graph_signature=signature,
         state_dict=exported.state_dict,
         range_constraints=exported.range_constraints,
         module_call_graph=exported.module_call_graph,
         example_inputs=exported.example_inputs,
-        constants=exported.constants,
+        constants={**exported.constants, **made},
         verifiers=exported.verifiers,
     )
+
+
+def _with_made_weights(program: Program, graph: Graph, copied: dict[Node, Node]) -> dict[str, Tensor]:
+    """Puts the values of weights that are computed, as parametrised ones are, in place of their computation.
+
+    ONNX need not know the operators that make them. Returns the new constants by name, the first one first.
+    """
+    made: dict[str, Tensor] = {}
+    once = set(program.prologue)
+    for old in program.prologue:
+        is_weight = any(origin.op == "placeholder" for origin in origins(old))
+        if not is_weight or not is_tensor(old) or through_reshapes(old).op == "placeholder":
+            continue
+        if once.issuperset(old.users) or any(user.op == "output" for user in old.users):
+            continue
+        new = copied[old]
+        with graph.inserting_before(next(iter(graph.nodes))):
+            constant = graph.placeholder(f"made_{new.name}")
+        constant.meta = {"val": new.meta["val"]}
+        new.replace_all_uses_with(constant)
+        made = {constant.name: program.constant(old), **made}
+    for old in reversed(program.prologue):
+        if not copied[old].users:
+            graph.erase_node(copied[old])
+    return made
 
 
 def _mark_operands(

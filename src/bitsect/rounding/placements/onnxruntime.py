@@ -16,15 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
+from torch.nn.functional import linear
 
+from ...network.grouped import GROUPED, group_of_rows, grouped_mm
 from ...network.layout import Layout
-from ...network.operators import LINEAR, is_rectifier, rectifier_bounds
+from ...network.operators import LINEAR, aten, is_rectifier, rectifier_bounds
 from ...network.program import Multiply
 from ...values import Format
 from ...values.grid import Grid
 from ..folding import Folded
 from ..weights import Codes
 
+PRODUCTS = {aten.matmul.default, aten.mm.default, aten.addmm.default}
 INTEGER_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "depthwise")
 LARGEST_BIAS = 2**30  # in int32; as much again is left for the products that are added to it
 BIAS_STEPS = 2**22  # of a bias whose scale can be chosen
@@ -121,6 +124,47 @@ class IntegerLayer:
             return total.mul_(self.steps)
         total = total.mul_((self.steps / _float32(self.output.scale)).reshape(spread)).round_()
         return total.clamp_(self.output.low, self.output.high).mul_(self.output.scale)
+
+
+def is_integer_product(multiply: Multiply, format: Format) -> bool:
+    """Whether ONNX Runtime multiplies codes here, and scales the sum before a bias is added in float."""
+    if format.activation_bits is None or format.group_size is not None or multiply.weight is None:
+        return False
+    node = multiply.node
+    if node.meta["val"].dtype != torch.float32 or multiply.operands[0].layout is not None:
+        return False
+    if node.target in LINEAR or node.target == GROUPED:
+        return True
+    return node.target in PRODUCTS and not node.kwargs and len(multiply.place.signature.operand) == 2
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """A matrix product of codes: y = (input scale × weight scale)·Σ q·c + bias."""
+
+    input: Grid
+    codes: Tensor  # of the weight
+    scales: Tensor  # of the weight, per channel, in float32; by groups where it has groups
+
+    @classmethod
+    def of(cls, made: Codes, layout: Layout, input: Grid) -> IntegerProduct:
+        scales = layout.to_kernels(made.scales)[:, 0, 0]
+        groups = made.codes.shape[:-2]
+        return cls(input, made.codes, scales.reshape(*groups, -1) if groups else scales)
+
+    def __call__(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+        steps = self.scales * _float32(self.input.scale)
+        if step == GROUPED:
+            rows, _, ends = args
+            total: Tensor = grouped_mm(self.input.codes(rows), self.codes, ends)
+            return total.mul_(steps[group_of_rows(len(rows), ends)])
+        given, bias = args[0], (*args, None, None)[2]
+        if step == aten.addmm.default:
+            bias, given = args[:2]
+        codes = self.input.codes(given)
+        total = linear(codes, self.codes) if step in LINEAR else torch.matmul(codes, self.codes)
+        total = total.mul_(steps)
+        return total if bias is None else total.add_(bias)
 
 
 @dataclass(frozen=True)

@@ -150,14 +150,19 @@ class Frontier:
 
     def _worth(self, damage: Numbers, saved: Numbers) -> Numbers:
         """P(passes) · saved, for plans of this predicted damage."""
-        asked = [(plan, max(self._trails.predicted(at), LEAST)) for plan, at in self._asked.items()]
-        seen = np.log([value for _, value in asked])
-        passed = np.array([self._passed(plan) for plan, _ in asked])
-        # The damage at which plans begin to fail: where what was seen is the most likely.
-        limits = np.concatenate([seen - SPREAD, seen + SPREAD, seen])
-        likely = _chance((limits[:, None] - seen) * np.where(passed, 1, -1)).prod(axis=1)
-        limit = np.average(limits, weights=likely) if passed.any() and not passed.all() else np.inf
-        return np.where(saved > 0, saved * _chance(limit - np.log(np.maximum(damage, LEAST))), 0.0)
+        limit = self._limit()
+        chance = np.exp(_log_chance(limit - np.log(np.maximum(damage, LEAST))))
+        return np.where(saved > 0, saved * chance, 0.0)
+
+    def _limit(self) -> float:
+        """The logarithm of the damage at which plans begin to fail: the mean over what is likely by now."""
+        seen = np.log([max(self._trails.predicted(at), LEAST) for at in self._asked.values()])
+        passed = np.array([self._passed(plan) for plan in self._asked])
+        if passed.all():
+            return math.inf
+        limits = np.concatenate([seen - SPREAD, seen, seen + SPREAD])
+        likely = _log_chance((limits[:, None] - seen) * np.where(passed, 1, -1)).sum(axis=1)
+        return float(np.average(limits, weights=np.exp(likely - likely.max())))
 
     def _passed(self, plan: Plan) -> bool:
         known = self.trials.evaluated.get(plan)
@@ -175,6 +180,6 @@ class Frontier:
             self.trials.note(format, taken, sum(rung[name] >= place - 1 for name, place in down.items()))
 
 
-def _chance(margin: Numbers) -> Numbers:
-    """P that a plan passes whose log-damage is `margin` below the limit."""
-    return 1 / (1 + np.exp(-1.7 * np.clip(margin / SPREAD, -30, 30)))
+def _log_chance(margin: Numbers) -> Numbers:
+    """The logarithm of P that a plan passes whose log-damage is `margin` below the limit (logistic)."""
+    return np.asarray(-np.logaddexp(0.0, -1.7 * margin / SPREAD))

@@ -42,6 +42,8 @@ def common_mode(paths: Iterable[Path]) -> str:
 def decode(path: Path, mode: str) -> NDArray[np.uint8]:
     """The image as H×W×C."""
     with _opened(path) as image:
+        image.verify()  # compares checksums where a format has them, which decoding does not
+    with _opened(path) as image:
         pixels = np.asarray(image.convert(mode))
     return pixels[..., None] if mode == "L" else pixels
 

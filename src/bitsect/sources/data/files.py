@@ -46,7 +46,7 @@ def read_arrays(path: Path, name: str, pixels: Pixels) -> Arrays:
 def read_npz(path: Path, name: str) -> dict[str, Tensor]:
     """Every array that is asked for, whole: numpy by itself stops before a member's checksum is compared."""
     with (
-        reading(name, DataError, what=".npz archive", way_out="write it again with numpy.savez"),
+        reading(name, DataError, what="numpy archive", way_out="write it again with numpy.savez"),
         zipfile.ZipFile(path) as archive,
     ):
         members = {member.removesuffix(".npy"): member for member in archive.namelist()}

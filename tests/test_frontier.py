@@ -1,0 +1,337 @@
+"""The search along predicted damage: its arithmetic against recomputation, its plans against brute force."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bitsect.errors import BitsectError, TargetError
+from bitsect.solve.search import SEARCHES, Found, Frontier, Problem, pinned
+from bitsect.solve.search.frontier import EVALUATIONS
+from bitsect.solve.search.trail import Trails, safer, trail
+from bitsect.solve.search.within_budget import within_budget
+from bitsect.values import FLOAT, INT4, INT8, Costs, Damage, Evaluation, Format, Layer, Plan
+
+TOTAL = 2000
+INT6 = Format(6, 6)
+TIMES = {FLOAT: 1.0, INT8: 0.55, INT6: 0.5, INT4: 0.35}
+
+
+def layers_of(count: int) -> tuple[Layer, ...]:
+    return tuple(Layer(f"layer{i}", "conv2d", (4, 4, 3, 3), ()) for i in range(count))
+
+
+class Network:
+    """Layers whose moves of 24 outputs are known, and what a measurement with noise makes of them."""
+
+    def __init__(
+        self, count: int, seed: int, *, noise: float = 0.0, formats: tuple[Format, ...] = (INT8, INT4)
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        self.layers, self.formats = layers_of(count), formats
+        changes = tuple((layer.name, format) for layer in self.layers for format in formats)
+        scale = np.repeat(np.exp(rng.normal(0, 1.2, count)), len(formats))
+        scale *= np.tile([2.0 ** (4 - (f.weight_bits or 16)) for f in formats], count)
+        moves = rng.normal(size=(len(changes), 24)) * scale[:, None]
+        seen = moves * np.exp(rng.normal(0, noise, len(changes)))[:, None]
+        seen += rng.normal(size=moves.shape) * noise * scale[:, None]
+        self.truth, self.predicted = Damage(changes, moves @ moves.T), Damage(changes, seen @ seen.T)
+        times = np.exp(rng.normal(0, 0.8, count))
+        self.costs = Costs(
+            {f"layer{i}": {f: times[i] * TIMES[f] for f in (FLOAT, *formats)} for i in range(count)}
+        )
+        self.worst = self.truth(Plan.uniform(self.layers, formats[-1])) or 1.0
+        self.jitter = noise / 3
+
+    def correct(self, plan: Plan) -> int:
+        """Samples that a plan gets right: fewer with its true damage, and as chance will have it."""
+        damage = math.sqrt(self.truth(plan) / self.worst)
+        chance = np.random.default_rng(int(plan.key, 16)).normal(0, self.jitter)
+        return round(0.9 * TOTAL * (1 - 0.15 * damage**1.3 * math.exp(chance)))
+
+    def problem(self, kept: str = "0.99", keep: tuple[str, ...] = ()) -> Problem:
+        return Problem(
+            self.layers,
+            pinned(self.layers, self.formats, keep),
+            self.predicted.order,
+            Fraction(kept) * Fraction(9, 10),
+            lambda plan, threshold: Evaluation(self.correct(plan), TOTAL, TOTAL),
+            self.predicted,
+            self.costs,
+        )
+
+
+def all_plans(problem: Problem) -> list[Plan]:
+    names = list(problem.ladders)
+    return [Plan(dict(zip(names, formats, strict=True))) for formats in product(*problem.ladders.values())]
+
+
+# ---- the arithmetic ------------------------------------------------------------------------------
+
+
+def with_borders(network: Network) -> Costs:
+    between = {(a, b): 0.1 for a, b in product((FLOAT, *network.formats), repeat=2) if a != b}
+    names = [layer.name for layer in network.layers]
+    return Costs(network.costs.each, between, (*pairwise(names), (names[0], names[-1])))
+
+
+@pytest.mark.parametrize("borders", [False, True])
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_moves_are_weighed_as_if_each_plan_were_computed_anew(borders: bool, seed: int) -> None:
+    network = Network(5, seed, formats=(INT8, INT6, INT4))
+    costs = with_borders(network) if borders else network.costs
+    problem = Problem(**{**vars_of(network.problem()), "costs": costs})
+    trails = Trails(problem)
+    at = np.random.default_rng(seed).integers(0, 4, 5)
+    plan, moves = trails.plan(at), trails.moves(at)
+    assert (trails.rungs(plan) == at).all()
+    for layer, rung, damage, price in zip(moves.layer, moves.rung, moves.damage, moves.cost, strict=True):
+        other = plan.replace([f"layer{layer}"], problem.ladders[f"layer{layer}"][rung])
+        assert damage == pytest.approx(network.predicted(other) - network.predicted(plan), abs=1e-9)
+        assert price == pytest.approx(costs(other) - costs(plan), abs=1e-9)
+    together = trails.together(at, moves, np.arange(len(moves.layer)))
+    for i, j in ((0, 5), (2, 14), (7, 9)):
+        if moves.layer[i] != moves.layer[j]:
+            both = at.copy()
+            both[moves.layer[[i, j]]] = moves.rung[[i, j]]
+            damage = trails.predicted(both) - trails.predicted(at)
+            assert together[i, j] == pytest.approx(damage - moves.damage[i] - moves.damage[j], abs=1e-9)
+
+
+def vars_of(problem: Problem) -> dict[str, object]:
+    return {name: getattr(problem, name) for name in problem.__dataclass_fields__}
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), borders=st.booleans())
+def test_along_the_trail_cost_falls_and_damage_rises(seed: int, borders: bool) -> None:
+    network = Network(8, seed)
+    costs = with_borders(network) if borders else network.costs
+    problem = Problem(**{**vars_of(network.problem()), "costs": costs})
+    points = trail(problem)
+    assert points[0].plan == problem.start
+    for point in points:
+        assert point.cost == pytest.approx(costs(point.plan))
+        assert point.damage == pytest.approx(network.predicted(point.plan), abs=1e-9)
+    assert all(a.cost > b.cost for a, b in pairwise(points))
+    assert all(a.damage < b.damage for a, b in pairwise(points[1:]))
+    assert points[-1].cost == pytest.approx(min(map(costs, all_plans_of_one_format(problem))))
+
+
+def all_plans_of_one_format(problem: Problem) -> list[Plan]:
+    return [Plan.uniform(problem.layers, format) for format in (FLOAT, INT8, INT4)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_exchanges_lower_the_damage_at_no_more_cost(seed: int) -> None:
+    network = Network(9, seed)
+    trails = Trails(network.problem())
+    at = np.random.default_rng(seed).integers(0, 3, 9)
+    better = trails.polished(at)
+    assert trails.price(better) <= trails.price(at) + 1e-9
+    assert trails.predicted(better) <= trails.predicted(at)
+    assert (trails.polished(better) == better).all()
+
+
+def test_layers_whose_borders_cost_more_than_one_saves_go_down_together() -> None:
+    layers = layers_of(4)
+    each = {layer.name: {FLOAT: 1.0, INT8: 0.6} for layer in layers}
+    costs = Costs(each, {(FLOAT, INT8): 0.5, (INT8, FLOAT): 0.5}, tuple(pairwise(each)))
+    damage = Damage.separable({(name, INT8): 1.0 for name in each})
+    problem = Problem(layers, pinned(layers, [INT8]), damage.order, Fraction(1, 2), accept, damage, costs)
+    assert trail(problem)[-1].plan == Plan.uniform(layers, INT8)
+    assert SEARCHES["frontier"](problem).plan == Plan.uniform(layers, INT8)
+
+
+def accept(plan: Plan, threshold: Fraction | None) -> Evaluation:
+    return Evaluation(TOTAL, TOTAL, TOTAL)
+
+
+def test_two_hundred_layers_with_three_formats_have_a_trail() -> None:
+    network = Network(200, 0, formats=(INT8, INT6, INT4))
+    points = trail(network.problem())
+    assert points[-1].plan == Plan.uniform(network.layers, INT4)
+
+
+# ---- what it finds -------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), noise=st.sampled_from([0.0, 0.3]), kept=st.sampled_from(["0.95", "0.99"]))
+def test_every_plan_it_returns_has_passed_and_few_were_asked_about(
+    seed: int, noise: float, kept: str
+) -> None:
+    network = Network(12, seed, noise=noise)
+    problem = network.problem(kept)
+    found = SEARCHES["frontier"](problem)
+    assert found.met
+    assert Fraction(network.correct(found.plan), TOTAL) >= problem.threshold
+    assert len(found.evaluated) <= EVALUATIONS
+    assert SEARCHES["frontier"](network.problem(kept)).evaluated == found.evaluated
+
+
+def test_with_a_right_prediction_it_is_as_good_as_brute_force() -> None:
+    excess = []
+    for seed in range(12):
+        network = Network(6, seed)
+        problem = network.problem()
+        passing = [p for p in all_plans(problem) if Fraction(network.correct(p), TOTAL) >= problem.threshold]
+        least = min(map(network.costs, passing))
+        found = SEARCHES["frontier"](problem).plan
+        excess.append(network.costs(found) / least - 1)
+    assert np.mean(excess) < 0.01
+    assert np.median(excess) == pytest.approx(0)
+
+
+@cache
+def compared() -> dict[str, list[tuple[float, int]]]:
+    """Cost and evaluations of each search on networks whose damage was measured with an error of 30 %."""
+    rows: dict[str, list[tuple[float, int]]] = {}
+    for seed in range(9):
+        for name in ("bisection", "progressive", "frontier"):
+            network = Network(40, seed, noise=0.3)
+            found = SEARCHES[name](network.problem(["0.98", "0.99", "0.995"][seed % 3]))
+            share = network.costs(found.plan) / network.costs(Plan.uniform(network.layers))
+            rows.setdefault(name, []).append((share, len(found.evaluated)))
+    return rows
+
+
+def test_it_costs_less_than_bisection() -> None:
+    ours, theirs = (np.array(compared()[name])[:, 0] for name in ("frontier", "bisection"))
+    assert (ours / theirs).mean() < 0.97
+    assert (ours <= theirs * 1.005).all()
+
+
+def test_a_fifth_of_the_evaluations_reaches_what_progressive_does() -> None:
+    ours, theirs = (np.array(compared()[name]) for name in ("frontier", "progressive"))
+    assert (ours[:, 1] <= 0.22 * theirs[:, 1]).all()
+    assert (ours[:, 0] / theirs[:, 0]).mean() < 1.0
+    assert (ours[:, 0] / theirs[:, 0]).max() < 1.02
+
+
+def test_more_evaluations_are_never_worse() -> None:
+    for seed in range(4):
+        shares = []
+        for evaluations in (4, 8, 16, 32):
+            network = Network(20, seed, noise=0.3)
+            search = Frontier(network.problem(), evaluations)
+            shares.append(network.costs(search.run().plan))
+            assert len(search.trials.evaluated) <= evaluations
+        assert all(later <= earlier for earlier, later in pairwise(shares))
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 12])
+def test_interrupted_it_holds_the_best_plan_that_passed(after: int) -> None:
+    network = Network(12, 3, noise=0.3)
+    asked: list[Plan] = []
+
+    def judge(plan: Plan, threshold: Fraction | None) -> Evaluation:
+        if len(asked) == after:
+            raise KeyboardInterrupt
+        asked.append(plan)
+        return Evaluation(network.correct(plan), TOTAL, TOTAL)
+
+    problem = Problem(**{**vars_of(network.problem()), "judge": judge})
+    search = Frontier(problem)
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    passed = [p for p in asked if Fraction(network.correct(p), TOTAL) >= problem.threshold]
+    assert search.best == min([problem.start, *passed], key=network.costs)
+
+
+def test_safer_plans_have_half_the_damage_each() -> None:
+    network = Network(20, 4, noise=0.3)
+    plan = SEARCHES["frontier"](network.problem()).plan
+    ladder = safer(network.problem(), plan)
+    assert len(ladder) == 3
+    for halvings, (before, after) in enumerate(pairwise([plan, *ladder]), 1):
+        assert network.predicted(after) <= network.predicted(plan) / 2**halvings
+        assert network.costs(after) > network.costs(before)
+    assert safer(network.problem(), Plan.uniform(network.layers)) == []
+
+
+# ---- ladders, costs, order -----------------------------------------------------------------------
+
+
+def test_a_format_that_is_slower_in_a_layer_is_not_taken_there() -> None:
+    layers = layers_of(3)
+    each = {layer.name: {FLOAT: 1.0, INT8: 0.5, INT4: 0.4} for layer in layers}
+    each["layer1"] = {FLOAT: 1.0, INT8: 0.5, INT4: 0.6}
+    each["layer2"] = {FLOAT: 1.0, INT8: 1.2, INT4: 0.4}
+    damage = Damage.separable({(name, f): 1.0 for name in each for f in (INT8, INT4)})
+    allowed = pinned(layers, [INT8, INT4])
+    found = SEARCHES["frontier"](
+        Problem(layers, allowed, damage.order, Fraction(1, 2), accept, damage, Costs(each))
+    )
+    assert list(found.plan.values()) == [INT4, INT8, INT4]
+
+
+def test_pins_are_kept_and_their_damage_counts() -> None:
+    network = Network(8, 1)
+    problem = network.problem("0.95", keep=("first=int4", "last=float", "layer3=float,int4"))
+    found = SEARCHES["frontier"](problem)
+    assert found.met
+    assert found.plan["layer0"] == INT4
+    assert found.plan["layer7"] == FLOAT
+    assert found.plan["layer3"] != INT8
+    with pytest.raises(TargetError, match="'layer0' \\(int4\\)"):
+        SEARCHES["frontier"](network.problem("1", keep=("*=int4",)))
+
+
+def test_without_a_predicted_damage_it_follows_the_order() -> None:
+    network = Network(10, 2)
+    problem = Problem(**{**vars_of(network.problem()), "damage": None})
+    found = SEARCHES["frontier"](problem)
+    assert found.met
+    assert network.costs(found.plan) <= network.costs(SEARCHES["bisection"](problem).plan) * 1.05
+
+
+def test_a_damage_or_cost_that_was_not_measured_is_an_error() -> None:
+    network = Network(3, 0)
+    problem = network.problem()
+    few = Damage.separable({("layer0", INT8): 1.0})
+    with pytest.raises(BitsectError, match="layer 'layer0' at int4 was not measured"):
+        SEARCHES["frontier"](Problem(**{**vars_of(problem), "damage": few}))
+    with pytest.raises(BitsectError, match="cost of layer 'layer0' at float is not known"):
+        SEARCHES["frontier"](Problem(**{**vars_of(problem), "costs": Costs({})}))
+
+
+def test_equal_layers_go_in_graph_order() -> None:
+    layers = layers_of(6)
+    damage = Damage.separable({(layer.name, INT8): 1.0 for layer in layers})
+    right: Callable[[Plan], int] = lambda plan: TOTAL - 10 * plan.counts.get("int8", 0)  # noqa: E731
+    problem = Problem(
+        layers,
+        pinned(layers, [INT8]),
+        damage.order,
+        Fraction(TOTAL - 30, TOTAL),
+        lambda plan, threshold: Evaluation(right(plan), TOTAL, TOTAL),
+        damage,
+    )
+    found: Found = SEARCHES["frontier"](problem)
+    assert [layer for layer, format in found.plan.items() if format == INT8] == ["layer0", "layer1", "layer2"]
+    assert found.reason == "int8: 3 of 6 layers"
+
+
+# ---- budgets --------------------------------------------------------------------------
+
+
+def test_within_a_budget_the_plans_of_least_damage_are_judged() -> None:
+    network = Network(6, 5)
+    problem = network.problem()
+    budget = 0.6 * network.costs(problem.start)
+    found = within_budget(problem, lambda plan: network.costs(plan) / budget - 1)
+    fitting = [plan for plan in all_plans(problem) if network.costs(plan) <= budget]
+    assert network.costs(found.plan) <= budget
+    best = max(map(network.correct, fitting))
+    assert TOTAL * 0.9 - network.correct(found.plan) <= 1.3 * (TOTAL * 0.9 - best) + 1

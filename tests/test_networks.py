@@ -1,0 +1,158 @@
+"""Networks as users write them, with the default metric, from end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal, weight_norm
+
+import bitsect
+from bitsect.errors import BitsectError
+from bitsect.pipeline.result import Result
+from bitsect.runs.run import Settings
+from odd_models import Block, Experts, double
+from odd_models import one_thread as one_thread
+from tiny import refill, seeded
+
+FOR_RUNTIME = Settings(placement="onnxruntime", batch_size=8, threads=1)
+
+
+def quantize(model: nn.Module, samples: Any, **options: Any) -> Result:
+    options = {"target": "60%", "settings": FOR_RUNTIME, "measuring": {"probes": 8}} | options
+    return bitsect.quantize(model, samples, **options)
+
+
+class MobileNet(nn.Module):
+    """A block of MobileNetV3: Hardswish, depthwise, squeeze and excitation with Hardsigmoid, shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.Hardswish())
+        self.expand = nn.Sequential(nn.Conv2d(4, 8, 1, bias=False), nn.BatchNorm2d(8), nn.Hardswish())
+        self.depthwise = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, groups=8, bias=False), nn.BatchNorm2d(8))
+        self.squeeze, self.excite = nn.Conv2d(8, 4, 1), nn.Sequential(nn.Conv2d(4, 8, 1), nn.Hardsigmoid())
+        self.project = nn.Sequential(nn.Conv2d(8, 4, 1, bias=False), nn.BatchNorm2d(4))
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = F.hardswish(self.depthwise(self.expand(x)))
+        gate = self.excite(torch.relu(self.squeeze(F.adaptive_avg_pool2d(y, 1))))
+        return self.head((x + self.project(y * gate)).mean((2, 3)))
+
+
+class Translator(nn.Module):
+    """nn.Transformer with a causal mask, and a nn.MultiheadAttention with boolean masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.both = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
+        self.pool = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, source: Tensor, wanted: Tensor) -> Tensor:
+        later = self.both.generate_square_subsequent_mask(wanted.size(1))
+        x = self.both(self.embed(source), self.embed(wanted), tgt_mask=later)
+        x = self.pool(x, x, x, attn_mask=later < 0, key_padding_mask=wanted == 0)[0]
+        return self.head(x[:, -1])
+
+
+class Routed(nn.Module):
+    """Experts, of which one never gets a row, between weights that are parametrised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn, self.scale = orthogonal(nn.Linear(8, 8)), weight_norm(nn.Linear(5, 5))
+        self.experts = Experts(3, never=(1,))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale(self.experts(torch.tanh(self.turn(x))))
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(1, 20, shape, generator=torch.Generator().manual_seed(0))
+
+
+def translations() -> list[tuple[tuple[Tensor, Tensor]]]:
+    wanted = tokens(16, 4)
+    wanted[::3, 3:] = 0
+    return [((tokens(16, 5), wanted),)]
+
+
+def test_mobilenet_is_quantised_and_exported(tmp_path: Path) -> None:
+    result = quantize(refill(MobileNet()), seeded(16, 3, 8, 8))
+    assert result.target_met
+    assert not result.export(tmp_path / "model.onnx").failures
+
+
+def test_a_transformer_with_masks_is_quantised_and_exported(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    result = quantize(Translator().eval(), translations())
+    assert {"both.decoder.layers.0.multihead_attn.kv", "pool.qk"} <= {*result.plan}
+    assert not result.export(tmp_path / "model.onnx").failures
+
+
+def test_an_expert_without_rows_has_a_range_a_note_and_a_place_in_the_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    result = quantize(Routed().eval(), seeded(24, 8), metric="fisher")
+    (note,) = (note for note in result.notes if "no sample reaches" in note)
+    assert "'experts.experts.1.0', 'experts.experts.1.2' (2 of 10 layers)" in note
+    assert not result.export(tmp_path / "model.onnx").failures
+    assert all(score == score for score in result.scores.values)
+
+
+def test_the_hessian_of_experts_is_measured() -> None:
+    torch.manual_seed(0)
+    scores = bitsect.sensitivity(
+        Experts(3, never=(1,)).eval(), seeded(12, 8), settings={"batch_size": 4}, measuring={"probes": 8}
+    )
+    assert all(score == score for score in scores.values)
+
+
+# What is said
+
+
+def test_a_fixed_batch_is_that_of_the_run_and_is_said() -> None:
+    model = Block(lambda self, x: self.b(torch.relu(self.a(x)).view(int(x.shape[0]), -1)))
+    model.a, model.b = nn.Linear(8, 4), nn.Linear(12, 5)
+    result = quantize(refill(model), seeded(20, 3, 8), metric="sqnr")
+    assert result.run.program.fixed_batch == 8
+    assert any("batch fixed at 8" in note for note in result.notes)
+
+
+def test_a_loop_over_the_batch_is_not_unrolled_further() -> None:
+    model = Block(lambda self, x: torch.stack([self.a(x[i]) for i in range(int(x.shape[0]))]))
+    model.a = nn.Linear(8, 5)
+    result = quantize(refill(model), seeded(12, 8), metric="sqnr")
+    assert result.run.program.fixed_batch == 2
+
+
+def test_a_difference_from_the_network_is_said_by_a_run_that_works_alone_too(tmp_path: Path) -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        return self.a(x) * (1.0 if torch.compiler.is_exporting() else 1.01)
+
+    first = quantize(refill(Block(run, a=nn.Linear(8, 5))), seeded(12, 8), metric="sqnr", out=tmp_path)
+    again = bitsect.quantize(tmp_path, target="60%", metric="sqnr")
+    assert any("differs from the network" in note for note in first.notes)
+    assert again.notes == first.notes
+
+
+def test_a_network_in_bfloat16_is_told_before_it_is_exported() -> None:
+    model, x = refill(nn.Sequential(nn.Linear(8, 5))).bfloat16(), seeded(12, 8).bfloat16()
+    assert any("call model.float()" in note for note in quantize(model, x, metric="sqnr").notes)
+
+
+def test_what_cannot_be_differentiated_is_named_with_metrics_that_need_not() -> None:
+    model = refill(Block(lambda self, x: self.b(double(self.a(x))), a=nn.Linear(8, 8), b=nn.Linear(8, 5)))
+    with pytest.raises(
+        BitsectError, match=r"operator 'double' cannot be differentiated.*single or sqnr"
+    ) as caught:
+        quantize(model, seeded(12, 8))
+    assert "\n" not in str(caught.value)
+    assert quantize(model, seeded(12, 8), metric="single").target_met
