@@ -30,18 +30,17 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 
-from bitsect.exporters.onnx.write import export_onnx
 from bitsect.exporters.proof import INTEGER_KERNELS
 from bitsect.exporters.runtimes.onnxruntime import OnnxModel, kernels, latencies_ms
 from bitsect.network.capture import capture
 from bitsect.network.program import Program
-from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import Samples, load_samples
 from bitsect.sources.models import load_model
 from bitsect.sources.models.paper import paper_network
-from bitsect.sources.tasks import task_named
+from bitsect.sources.tasks.task import task_named
 from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, Plan
+from short import calibrate, export_onnx
 
 COUNTED = (*INTEGER_KERNELS, "QLinearAdd", "QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMul")
 FLOAT_COUNTED = ("Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Add")

@@ -13,12 +13,12 @@ import sys
 import torch
 
 from bitsect.measure.evaluator import Evaluator
-from bitsect.pipeline.quantize import capture_model
-from bitsect.rounding.ranges import calibrate
+from bitsect.pipeline.layers import layers
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import load_samples
-from bitsect.sources.tasks import task_named
+from bitsect.sources.tasks.task import task_named
 from bitsect.values import INT4, INT8, PLACEMENTS, Plan
+from short import calibrate
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     pixels = {
         name: getattr(given, name) for name in ("mean", "std", "scale") if getattr(given, name) is not None
     }
-    program = capture_model(given.model)
+    program = layers(given.model)
     test = load_samples(given.data, samples=given.samples, **pixels)
     calibration = load_samples(given.calibration, samples=given.calibration_samples, **pixels)
     task = task_named("classification")

@@ -27,22 +27,25 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bitsect.measure import Context, exact_pairs, linear_pairs, single_losses
-from bitsect.measure.evaluator import Arrays, Done, Evaluator
+from bitsect.measure.context import Context
+from bitsect.measure.evaluator import Evaluator
+from bitsect.measure.pairs import exact_pairs, linear_pairs, single_losses
+from bitsect.measure.work import fill
 from bitsect.network.capture import capture
-from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.solve.metrics import METRICS
 from bitsect.solve.reliability import score, spearman
 from bitsect.sources.data import Samples, load_samples
 from bitsect.sources.models import load_model
-from bitsect.sources.tasks import task_named
+from bitsect.sources.tasks.task import task_named
 from bitsect.values import Format, Losses, Measured, placement_named
+from bitsect.values.pieces import Done, Piece
+from short import calibrate
 
 LOSSES = ("task", "kl")
 
 
-def losses(context: Context, float_outputs: Any, outputs: Any) -> Arrays:
+def losses(context: Context, float_outputs: Any, outputs: Any) -> Piece:
     _, labels = context.evaluator.batch(0)
     found = {"task": context.task_loss(outputs, labels), "kl": context.kl(float_outputs, outputs)}
     return {name: loss.double().numpy() for name, loss in found.items() if loss is not None}
@@ -67,15 +70,15 @@ def naive(context: Context, format: Format) -> Done:
 
 def exact(context: Context, format: Format) -> Done:
     done: Done = {}
-    exact_pairs(context, format, done)
+    fill(done, exact_pairs(context, format))
     return done
 
 
 def linear(context: Context, format: Format) -> Done:
     singles: Done = {}
     done: Done = {}
-    single_losses(context, format, singles)
-    linear_pairs(context, format, singles, done)
+    fill(singles, single_losses(context, format))
+    fill(done, linear_pairs(context, singles))
     return {**singles, "pairs": done["0"]}
 
 

@@ -133,7 +133,7 @@ TARGETS = (
 def prepare(folder: Path) -> None:
     """A run and one file of every kind that is read, all tiny and whole."""
     import bitsect
-    from bitsect.pipeline.quantize import export
+    from bitsect.pipeline.export import export
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bitsect.rounding.squant import ROUNDINGS
+from bitsect.rounding import ROUNDINGS
 
 
 def resnet50() -> Iterator[tuple[int, int, int]]:

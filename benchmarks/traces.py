@@ -24,13 +24,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bitsect.measure import Context, traces
-from bitsect.measure.evaluator import Done, Evaluator
+from bitsect.measure import traces
+from bitsect.measure.context import Context
+from bitsect.measure.evaluator import Evaluator
 from bitsect.network.capture import capture
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import load_samples
 from bitsect.sources.models import load_model
-from bitsect.sources.tasks import task_named
+from bitsect.sources.tasks.task import task_named
+from bitsect.values.pieces import Done
 
 ERROR = 0.05
 

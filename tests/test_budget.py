@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitsect.errors import TargetError
-from bitsect.solve.search import Problem, bisection, pinned
+from bitsect.solve.search import bisection
+from bitsect.solve.search.pins import pinned
+from bitsect.solve.search.problem import Problem
 from bitsect.solve.search.within_budget import CANDIDATES, within_budget
 from bitsect.values import FLOAT, INT4, INT8, Evaluation, Format, Layer, Plan
 

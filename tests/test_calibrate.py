@@ -18,11 +18,12 @@ from bitsect.errors import BitsectError, DataError, PlanError
 from bitsect.network.capture import capture
 from bitsect.network.operators import never_negative
 from bitsect.network.program import Program
-from bitsect.rounding.ranges import CLIP_STEP, MANTISSA_BITS, calibrate
+from bitsect.rounding.ranges import CLIP_STEP, MANTISSA_BITS
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import load_samples
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, PLACEMENTS, Format, Placement, Plan, Range, Ranges
 from odd_models import Block, Experts, program_of
+from short import calibrate
 from tiny import Residual, images, judge, refill, residual, seeded
 
 calm = settings(deadline=None, max_examples=50)

@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 import bitsect
+from bitsect import Settings
 from bitsect.cli import app, main
 from bitsect.runs.disk import fingerprint_json
-from bitsect.runs.folder import Folder
-from bitsect.runs.run import Settings
+from bitsect.runs.folder import RunFolder
 from bitsect.solve.metrics import METRICS
 from bitsect.solve.search import SEARCHES
 from bitsect.sources.tasks import TASKS
@@ -193,7 +193,7 @@ def made(desk: Path) -> Path:
     home = Path.cwd()
     os.chdir(desk)
     try:
-        bitsect.quantize("my_own:network", "good.npz", target=0.9, measuring={"probes": 8}, out=desk / "made")
+        bitsect.quantize("my_own:network", "good.npz", target=0.9, probes=8, out=desk / "made")
     finally:
         os.chdir(home)
     return desk / "made"
@@ -413,7 +413,7 @@ def test_runs_that_are_none_in_use_or_of_something_else(run: Path, tmp_path: Pat
     assert "is not a run" in call("search", tmp_path, *target).error
     changed = call("quantize", *MODEL, *target, "--out", run, "--rounding", "nearest").error
     assert "rounding squant, not nearest: pass --fresh to start it anew, or choose another folder" in changed
-    folder = Folder(run)
+    folder = RunFolder(run)
     assert "another bitsect is working in this run" in call("search", run, *target).error
     folder.close()
     (run / "run.json").write_text("{")

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from bitsect.errors import BitsectError
-from bitsect.measure import Context, output_damage
 from bitsect.measure import damage as damage_module
-from bitsect.measure.evaluator import Arrays
+from bitsect.measure.context import Context
+from bitsect.measure.damage import output_damage
 from bitsect.network.capture import capture
 from bitsect.runs.folder import Journal
 from bitsect.runs.opening import open_run
-from bitsect.sources.tasks import divergence
+from bitsect.sources.tasks.task import divergence
 from bitsect.values import FLOAT, INT4, INT8, PAPER, Damage, Format, Plan
+from bitsect.values.pieces import Piece
 from odd_models import Block
 from tiny import images, judge, refill, residual, residual_context, seeded
 
@@ -104,7 +105,7 @@ def test_a_killed_measurement_ends_with_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_other_changes_and_temperatures_have_pieces_of_their_own() -> None:
-    done: dict[str, Arrays] = {}
+    done: dict[str, Piece] = {}
     context = residual_context(4)
     output_damage(context, CHANGES, done)
     few = output_damage(context, CHANGES[:3], done)
@@ -157,7 +158,7 @@ def test_token_logits_count_as_the_mean_of_their_tokens() -> None:
         torch.stack([curvature(b, math.inf) @ m @ m for b, m in zip(base[n], moved[n], strict=True)]).mean()
         for n in range(4)
     ]
-    piece: dict[str, Arrays] = {}
+    piece: dict[str, Piece] = {}
     output_damage(context, [(layer, INT4)], piece)
     np.testing.assert_allclose(next(iter(piece.values()))["single"][0], expected, rtol=1e-4)
     assert diagonal(context)[2] == 0  # the other head is no logits, so it does not count
@@ -174,7 +175,7 @@ def test_outputs_that_are_no_logits_count_by_their_relative_error() -> None:
         - base
     )
     first = moved.square().mean() / base.square().mean()
-    done: dict[str, Arrays] = {}
+    done: dict[str, Piece] = {}
     output_damage(context, [(context.layers[1], INT4)], done)
     assert next(iter(done.values()))["single"].mean() == pytest.approx(float(first), rel=1e-4)
 
@@ -205,10 +206,10 @@ def test_two_halves_of_the_samples_say_how_far_the_order_can_be_trusted() -> Non
 
 def test_a_run_measures_its_damage_once(tmp_path: Path) -> None:
     model, data = residual()[0], images(8)
-    with open_run(model, data, out=tmp_path / "run", example=data[0][:2]) as run:
+    with open_run(model, data, out=tmp_path / "run") as run:
         first = run.damage(CHANGES)
         size = (tmp_path / "run/journals/damage.journal").stat().st_size
-    with open_run(model, data, out=tmp_path / "run", example=data[0][:2]) as run:
+    with open_run(model, data, out=tmp_path / "run") as run:
         again = run.damage(CHANGES)
     assert again.gram.tobytes() == first.gram.tobytes()
     assert (tmp_path / "run/journals/damage.journal").stat().st_size == size

@@ -19,10 +19,13 @@ from torch import nn
 
 import bitsect
 from bitsect.errors import DataError, ExportError, RunError
-from bitsect.exporters.deliver import EXPORTERS, Delivery, Exporter, _put_in_place
-from bitsect.exporters.onnx.write import Exported
+from bitsect.exporters import EXPORTERS
+from bitsect.exporters.deliver import Delivery, _put_in_place
+from bitsect.exporters.exporter import Exporter
+from bitsect.exporters.onnx.write import Written
 from bitsect.exporters.proof import Proof
-from bitsect.pipeline.quantize import evaluate_file, export
+from bitsect.pipeline.evaluate import evaluate_file
+from bitsect.pipeline.export import export
 from bitsect.pipeline.result import Result
 from bitsect.values import INT4, INT8, Format, Plan, Target
 from tiny import Residual, images, refill
@@ -60,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 @pytest.fixture(scope="module")
 def delivered(made: Result) -> Delivery:
-    return made.export(made.run.folder.path.parent / "model.onnx", test=labelled(80, seed=2))
+    return made.export(made.run.folder.path.parent / "model.onnx", data=labelled(80, seed=2))
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def tampered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def tamper(model: Callable[[Any], None] = lambda model: None, **found: Any) -> None:
         write, prove = EXPORTERS["onnx"]
 
-        def write_other(*args: Any, **options: Any) -> Exported:
+        def write_other(*args: Any, **options: Any) -> Written:
             exported = write(*args, **options)
             changed = onnx.load(exported.path)
             model(changed)
@@ -106,8 +109,8 @@ def test_a_run_under_another_placement_is_judged_again_and_both_figures_are_said
     assert list(delivered.judged) == ["paper", "onnxruntime"]
     assert delivered.judged["paper"].accuracy == made.accuracy
     assert delivered.float.accuracy == 1
-    assert delivered.goal == made.target
-    assert delivered.goal_kept
+    assert delivered.target == made.target
+    assert delivered.target_kept
     assert (made.run.folder.path / "under-onnxruntime" / "ranges.json").exists()
 
 
@@ -129,7 +132,7 @@ def test_the_file_says_what_it_is(made: Result, delivered: Delivery) -> None:
     assert Plan.from_json(json.loads(about["bitsect.plan"]), made.run.program.layers) == made.plan
     assert about["bitsect.program"] == made.run.program.fingerprint
     assert about["bitsect.data"] == made.run.samples.fingerprint()
-    assert Target.parse(about["bitsect.goal"]) == made.target
+    assert Target.parse(about["bitsect.target"]) == made.target
     assert about["bitsect.version"] == bitsect.__version__
     assert str(Path.home()).encode() not in delivered.path.read_bytes()
 
@@ -163,7 +166,7 @@ def test_a_run_for_the_runtime_is_not_judged_again(tmp_path: Path) -> None:
 
 
 def test_a_portable_file_is_judged_as_the_paper_has_it(run: Path, tmp_path: Path) -> None:
-    delivery = export(run, tmp_path / "model.onnx", made_for="portable", format="int4", force=True)
+    delivery = export(run, tmp_path / "model.onnx", destination="portable", format="int4", force=True)
     assert list(delivery.judged) == ["paper"]
     assert delivery.proof.runtime.endswith("reference evaluator")
     assert delivery.proof.latency_ratio is None
@@ -180,7 +183,7 @@ def test_a_run_works_alone(run: Path, tmp_path: Path) -> None:
 def test_the_users_own_judge_does_not_bind_the_file(tmp_path: Path) -> None:
     result = quantize(evaluate=lambda network: 0.5, out=tmp_path / "run")
     assert set(result.plan.values()) == {INT8}
-    assert export(tmp_path / "run", tmp_path / "model.onnx").goal is None
+    assert export(tmp_path / "run", tmp_path / "model.onnx").target is None
 
 
 class Answers(nn.Module):
@@ -265,12 +268,12 @@ def triple(model: onnx.ModelProto) -> None:
     graph.node.append(onnx.helper.make_node("Mul", ["before", "three"], [name]))
 
 
-@pytest.mark.parametrize("made_for", ["onnxruntime", "portable"])
+@pytest.mark.parametrize("destination", ["onnxruntime", "portable"])
 def test_the_same_predictions_by_other_outputs_are_refused(
-    made_for: str, run: Path, tmp_path: Path, tampered: Callable[..., None]
+    destination: str, run: Path, tmp_path: Path, tampered: Callable[..., None]
 ) -> None:
     tampered(triple)
-    delivery = export(run, tmp_path / "model.onnx", made_for=made_for)
+    delivery = export(run, tmp_path / "model.onnx", destination=destination)
     assert delivery.proof.differing == ()
     assert any("outputs differ by 200" in failure for failure in delivery.failures)
     assert not delivery.kept
@@ -301,15 +304,15 @@ def test_what_cannot_be_asked_for(run: Path, tmp_path: Path) -> None:
     with pytest.raises(bitsect.BitsectError, match="unknown form 'tflite': use onnx"):
         export(run, place, to="tflite")
     with pytest.raises(ExportError, match="unknown target 'gpu': export for onnxruntime or portable"):
-        export(run, place, made_for="gpu")
+        export(run, place, destination="gpu")
     with pytest.raises(ExportError, match="a portable file is not timed"):
-        export(run, place, made_for="portable", require_speedup=True)
+        export(run, place, destination="portable", require_speedup=True)
     with pytest.raises(bitsect.BitsectError, match="either a plan or a format"):
         export(run, place, plan="plan.json", format="int8")
     with pytest.raises(ExportError, match=r"a name that ends in \.onnx"):
         export(run, tmp_path / "model")
     with pytest.raises(DataError, match="the network takes batch × 3 × 8 × 8"):
-        export(run, place, test=torch.zeros(2, 3, 9, 9))
+        export(run, place, data=torch.zeros(2, 3, 9, 9))
     (run / "plan.json").unlink()
     with pytest.raises(RunError, match="holds no plan yet: `bitsect search"):
         export(run, place)
@@ -366,7 +369,7 @@ def test_without_its_result_a_run_exports_no_plan_unchecked(run: Path, tmp_path:
     (run / "result.json").unlink()
     with pytest.raises(RunError, match=r"no result\.json, so that its target is not known: `bitsect search"):
         export(run, tmp_path / "model.onnx")
-    assert export(run, tmp_path / "model.onnx", plan=run / "plan.json", draw=4).goal is None
+    assert export(run, tmp_path / "model.onnx", plan=run / "plan.json", draw=4).target is None
 
 
 def test_a_plan_that_was_edited_is_said(run: Path, tmp_path: Path, made: Result) -> None:

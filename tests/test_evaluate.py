@@ -14,22 +14,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bitsect.errors import BitsectError, DataError
-from bitsect.measure.evaluator import Arrays, Evaluator, check_finite
+from bitsect.measure.evaluator import Evaluator, check_finite
 from bitsect.network.capture import capture
 from bitsect.network.program import FLOAT_ROUNDING, Program
 from bitsect.sources.data import load_samples
-from bitsect.sources.tasks import Outcome, Task
+from bitsect.sources.tasks.task import Outcome, Task
 from bitsect.values import INT4, INT8, Evaluation, Plan
+from bitsect.values.pieces import Piece
 from odd_models import Block, program_of
 from tiny import CLASSES, images, judge, refill, residual, seeded
 
 calm = settings(deadline=None, max_examples=40)
 
 
-class Journal(dict[str, Arrays]):
+class Journal(dict[str, Piece]):
     """A dictionary that refuses to be told anything twice, as work done twice would."""
 
-    def __setitem__(self, key: str, value: Arrays) -> None:
+    def __setitem__(self, key: str, value: Piece) -> None:
         assert key not in self
         super().__setitem__(key, value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -20,52 +20,41 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.onnx._internal.exporter import _registration
 
 from bitsect import __version__
 from bitsect.errors import BitsectError, DataError, ExportError
 from bitsect.exporters.onnx import write as writing
-from bitsect.exporters.onnx.destination import TARGETS
+from bitsect.exporters.onnx.destination import DESTINATIONS
 from bitsect.exporters.onnx.edit import Edit
-from bitsect.exporters.onnx.write import Exported, export_onnx
-from bitsect.exporters.proof import INTEGER_KERNELS, Proof, prove
+from bitsect.exporters.onnx.write import Written
+from bitsect.exporters.proof import INTEGER_KERNELS, Proof
 from bitsect.exporters.runtimes.onnxruntime import OnnxModel, ReferenceModel, kernels, latencies_ms
 from bitsect.exporters.ties import Teller, Ties
 from bitsect.network.capture import capture
 from bitsect.network.program import Program
-from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.rounding.weights import quantize_weight
 from bitsect.sources.data import Samples, load_samples
 from bitsect.sources.models import load_model
-from bitsect.sources.tasks import task_named
+from bitsect.sources.tasks.task import task_named
 from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, PAPER, Format, Plan
 from odd_models import BATCH, Block, batch_of, model_of, program_of
 from odd_models import one_thread as one_thread
+from short import calibrate, export_onnx, prove
 from tiny import Residual, images, refill, seeded
-
-
-@pytest.fixture(autouse=True, scope="module")
-def translations_read_once() -> Iterator[None]:
-    """torch.onnx reads its hundreds of translations again for every export, which here takes longest."""
-    apis = _registration.onnxscript_apis
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apis, "get_torchlib_ops", cache(apis.get_torchlib_ops))
-        yield
-
 
 W4A16 = Format.parse("w4a16")
 MIXED = (INT4, W4A16, INT8, FLOAT)
 
 
 @dataclass(frozen=True)
-class Written:
+class Case:
     """A network, a plan of it, and the file it was written to."""
 
     program: Program
     rounder: Rounder
     plan: Plan
-    exported: Exported
+    exported: Written
 
     @property
     def path(self) -> Path:
@@ -107,26 +96,26 @@ def named(outputs: Any) -> dict[str, Tensor]:
 
 
 def rounder_of(program: Program, samples: Samples, target: str) -> Rounder:
-    placement = TARGETS[target].placement
+    placement = DESTINATIONS[target].placement
     return Rounder(program, calibrate(program, samples, sign=placement.sign), placement)
 
 
 def write(
     program: Program, inputs: Any, formats: tuple[Format, ...], folder: Path, target: str = "onnxruntime"
-) -> Written:
+) -> Case:
     """The program with its layers in `formats` by turns, calibrated on `inputs`."""
     samples = inputs if isinstance(inputs, Samples) else load_samples([(inputs, torch.zeros(BATCH))])
     rounder = rounder_of(program, samples, target)
     plan = Plan({layer.name: format for layer, format in zip(program.layers, cycle(formats), strict=False)})
     exported = export_onnx(program, rounder, plan, folder / "model.onnx", target=target)
-    return Written(program, rounder, plan, exported)
+    return Case(program, rounder, plan, exported)
 
 
 def initializers(graph: Any) -> dict[str, np.ndarray]:
     return {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
 
 
-def differing(written: Written, inputs: Any, flips: float = 0.0) -> list[str]:
+def differing(written: Case, inputs: Any, flips: float = 0.0) -> list[str]:
     """The outputs that differ by more than a few last bits.
 
     A product that runs in float adds in another order than torch does, and what lies at the middle
@@ -221,7 +210,7 @@ def test_int8_layers_run_in_integers_or_are_named(name: str, tmp_path: Path) -> 
         assert all(f"{network}.{layer}" in named for layer, why in expected.items() if "kernel" in why)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", DESTINATIONS)
 @pytest.mark.parametrize("name", GROUPS)
 def test_mixed_formats_compute_what_was_judged(name: str, target: str, tmp_path: Path) -> None:
     program, inputs = group(name)
@@ -245,14 +234,14 @@ def residual() -> Program:
     return capture(model, seeded(2, 3, 8, 8))
 
 
-@pytest.fixture(scope="module", params=TARGETS)
-def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+@pytest.fixture(scope="module", params=DESTINATIONS)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """`residual` with layers in float, int8 and int4, for each target."""
     samples = load_samples(images(16))
     return write(residual(), samples, (INT8, INT4, FLOAT), tmp_path_factory.mktemp("written"), request.param)
 
 
-def test_weights_are_the_codes_that_rounding_made(written: Written) -> None:
+def test_weights_are_the_codes_that_rounding_made(written: Case) -> None:
     stored = initializers(written.graph)
     seen = Counter()
     for multiply in written.program.multiplies:
@@ -274,7 +263,7 @@ def test_weights_are_the_codes_that_rounding_made(written: Written) -> None:
     assert seen.keys() == {-1, 0, 1}
 
 
-def test_scales_are_those_of_the_codes_times_batch_norm(written: Written) -> None:
+def test_scales_are_those_of_the_codes_times_batch_norm(written: Case) -> None:
     stored = initializers(written.graph)
     for multiply in written.program.multiplies:
         factor, format = written.rounder.folded(multiply).factor, written.plan[multiply.layer]
@@ -287,7 +276,7 @@ def test_scales_are_those_of_the_codes_times_batch_norm(written: Written) -> Non
         assert torch.equal(found[alive], expected[alive])
 
 
-def test_outputs_are_those_that_were_judged_for_any_batch(written: Written) -> None:
+def test_outputs_are_those_that_were_judged_for_any_batch(written: Case) -> None:
     for rows in (1, 3, 5):
         inputs = images(rows)[0]
         if written.target == "onnxruntime":  # integers have no last bits to differ in
@@ -297,7 +286,7 @@ def test_outputs_are_those_that_were_judged_for_any_batch(written: Written) -> N
             assert differing(written, inputs, flips=0.1) == []
 
 
-def test_batch_norm_is_folded_and_layers_keep_their_names(written: Written) -> None:
+def test_batch_norm_is_folded_and_layers_keep_their_names(written: Case) -> None:
     nodes = {node.name: node.op_type for node in written.graph.node}
     assert "BatchNormalization" not in nodes.values()
     for layer in written.program.layers:
@@ -306,7 +295,7 @@ def test_batch_norm_is_folded_and_layers_keep_their_names(written: Written) -> N
     assert written.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
-def test_metadata_tell_plan_versions_and_fingerprint(written: Written) -> None:
+def test_metadata_tell_plan_versions_and_fingerprint(written: Case) -> None:
     about = {each.key: each.value for each in onnx.load(written.path).metadata_props}
     plan = Plan.from_json(json.loads(about["bitsect.plan"]), written.program.layers)
     assert plan == written.plan
@@ -314,17 +303,17 @@ def test_metadata_tell_plan_versions_and_fingerprint(written: Written) -> None:
     assert about["bitsect.torch"] == torch.__version__
     assert about["bitsect.program"] == written.program.fingerprint
     assert about["bitsect.target"] == written.target
-    assert about["bitsect.placement"] == TARGETS[written.target].placement.name
+    assert about["bitsect.placement"] == DESTINATIONS[written.target].placement.name
     assert OnnxModel(written.path).metadata == about
 
 
-def test_nothing_tells_of_the_machine_it_was_written_on(written: Written) -> None:
+def test_nothing_tells_of_the_machine_it_was_written_on(written: Case) -> None:
     content = written.path.read_bytes()
     for trace in (str(Path.cwd()), str(Path(__file__).parent), "site-packages", ".py", "forward(", "stack"):
         assert trace.encode() not in content
 
 
-def test_small_codes_stay_within_their_limits(written: Written) -> None:
+def test_small_codes_stay_within_their_limits(written: Case) -> None:
     """4-bit codes are held in 8-bit tensors for ONNX Runtime, and in 4-bit tensors for everyone else."""
     model = onnx.load(written.path)
     kinds = {each.name: each.data_type for each in model.graph.initializer}
@@ -361,7 +350,7 @@ def test_small_codes_stay_within_their_limits(written: Written) -> None:
 
 
 def test_large_weights_lie_in_a_file_of_their_own(
-    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if written.target == "portable":
         pytest.skip("files are written the same way for every target")
@@ -387,7 +376,7 @@ def test_weight_only_layers_take_their_own_kernel(format: str, tmp_path: Path) -
     refill(model)
     program = capture(model, seeded(2, 64))
     plan = Plan({"0": Format.parse(format), "2": Format.parse(format.partition("g")[0])})
-    written = Written(
+    written = Case(
         program,
         Rounder(program, None, ONNXRUNTIME),
         plan,
@@ -451,7 +440,7 @@ def zoo(name: str, target: str = "onnxruntime") -> tuple[Program, Rounder, Sampl
     return program, rounder, load_samples("zoo:fashion-test", samples=256)
 
 
-def prove_written(written: Written, samples: Samples, **options: Any) -> Proof:
+def prove_written(written: Case, samples: Samples, **options: Any) -> Proof:
     task = task_named("classification")
     return prove(
         written.path,
@@ -484,7 +473,7 @@ def test_networks_of_the_zoo_are_proven(name: str, tmp_path: Path) -> None:
         }
     )
     exported = export_onnx(program, rounder, plan, tmp_path / "model.onnx")
-    proof = prove_written(Written(program, rounder, plan, exported), samples)
+    proof = prove_written(Case(program, rounder, plan, exported), samples)
     assert proof.holds, proof.failures
     assert proof.samples == 256
     assert proof.judged_accuracy > 0.7
@@ -559,9 +548,7 @@ def test_a_file_that_was_changed_is_not_proven(
         pytest.fail("nothing was changed")
     path = tmp_path / "changed.onnx"
     onnx.save(model, path)
-    changed_file = Written(
-        written.program, written.rounder, written.plan, Exported(path, written.target, 0, (), {})
-    )
+    changed_file = Case(written.program, written.rounder, written.plan, Case(path, written.target, 0, (), {}))
     proof = prove_written(changed_file, samples)
     assert not proof.holds
     inputs = samples.inputs(slice(None))
@@ -586,7 +573,7 @@ class FloatFirst(nn.Module):
         return self.b(torch.relu(self.a(nn.functional.pad(x, (1, 2, 0, 1))))).mean((2, 3))
 
 
-def moved_stem(written: Written, steps: float) -> OnnxModel:
+def moved_stem(written: Case, steps: float) -> OnnxModel:
     """The same file, with the outputs of its float layer moved by so many steps between two codes."""
     model = onnx.load(written.path)
     grid = next(iter(written.rounder(written.plan).inputs.values()))

@@ -11,19 +11,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bitsect.exporters.onnx.destination import TARGETS
-from bitsect.exporters.onnx.write import export_onnx
-from bitsect.exporters.proof import prove
+from bitsect.exporters.onnx.destination import DESTINATIONS
 from bitsect.network.capture import capture
 from bitsect.network.program import Program
 from bitsect.rounding.fitting import Fitter
-from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import load_samples
-from bitsect.sources.tasks import task_named
+from bitsect.sources.tasks.task import task_named
 from bitsect.values import FLOAT, INT4, INT8, Format, Plan
 from odd_models import Block, weight
 from odd_models import one_thread as one_thread
+from short import calibrate, export_onnx, prove
 from test_export import Written, differing, group, initializers
 from test_export import translations_read_once as translations_read_once
 from tiny import CLASSES, refill, seeded
@@ -64,14 +62,14 @@ def parts() -> tuple[Program, Any]:
 
 
 def fitted(program: Program, samples: Any, target: str, formats: set[Format]) -> Rounder:
-    placement = TARGETS[target].placement
+    placement = DESTINATIONS[target].placement
     ranges = calibrate(program, samples, sign=placement.sign)
     rounder = Rounder(program, ranges, placement, "gptq")
     Fitter(rounder, samples, {})(formats)
     return rounder
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", DESTINATIONS)
 @pytest.mark.parametrize("format", [INT4, W4A16])
 def test_fitted_layers_of_every_kind_are_written_and_proven(
     target: str, format: Format, tmp_path: Path
@@ -106,7 +104,7 @@ def test_fitted_layers_of_every_kind_are_written_and_proven(
     assert (program.run(x, unfitted(plan)) - program.run(x, rounder(plan))).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", DESTINATIONS)
 @pytest.mark.parametrize("name", ["convolutions", "products", "structures"])
 def test_odd_networks_in_mixed_formats_compute_what_was_judged(
     name: str, target: str, tmp_path: Path

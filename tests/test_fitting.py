@@ -12,21 +12,22 @@ import torch
 from torch import Tensor, nn
 
 import bitsect
+from bitsect import Settings
 from bitsect.errors import PlanError, RunError
-from bitsect.measure.evaluator import Arrays
 from bitsect.network.capture import capture
 from bitsect.network.program import Multiply, Program
 from bitsect.rounding import fitting
 from bitsect.rounding.fitting import Fitter, left_to_squant, uses_of
 from bitsect.rounding.gptq import Means, Moments, fit
-from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.runs.opening import open_run
 from bitsect.sources.data import load_samples
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, Format, Placement, Plan
 from bitsect.values.grid import Grid
+from bitsect.values.pieces import Piece
 from odd_models import Block, program_of, weight
 from odd_models import one_thread as one_thread
+from short import calibrate
 from tiny import images, refill, residual, seeded
 
 W4A16 = Format.parse("w4a16")
@@ -38,7 +39,7 @@ def fitted(
     data: Any,
     formats: tuple[Format, ...],
     placement: Placement = PAPER,
-    done: dict[str, Arrays] | None = None,
+    done: dict[str, Piece] | None = None,
     **options: Any,
 ) -> Rounder:
     samples = load_samples(data)
@@ -149,14 +150,14 @@ def test_what_is_found_depends_neither_on_memory_nor_on_what_was_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     program = residual()[1]
-    whole: dict[str, Arrays] = {}
+    whole: dict[str, Piece] = {}
     fitted(program, images(40), (INT4,), done=whole)
     passes = []
     observe = program.observe_operands
     monkeypatch.setattr(program, "observe_operands", lambda *a: (passes.append(1), observe(*a)))
     monkeypatch.setattr(fitting, "MEMORY_BYTES", 1)
     monkeypatch.setattr(fitting, "CHUNK", 1 << 10)
-    parts: dict[str, Arrays] = {}
+    parts: dict[str, Piece] = {}
     fitted(program, images(40), (INT4,), done=parts)
     assert len(passes) == 5 * len(program.layers)
     assert list(parts) == list(whole)
@@ -303,9 +304,9 @@ def test_a_run_keeps_what_was_fitted_and_goes_on_from_there(
         assert run.folder.journal("gptq").path.read_bytes() == whole
     assert len(done) == 5  # nothing is done twice
     with pytest.raises(RunError, match="was made with rounding gptq, not squant"):
-        open_run(tmp_path / "killed", settings={"rounding": "squant"})
+        open_run(tmp_path / "killed", settings=Settings(rounding="squant"))
     with pytest.raises(RunError, match="was made with refit true, not false"):
-        open_run(tmp_path / "killed", settings={"refit": False})
+        open_run(tmp_path / "killed", settings=Settings(refit=False))
 
 
 def test_quantize_with_gptq_names_what_is_left_to_squant(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError, TargetError
-from bitsect.solve.search import SEARCHES, Found, Frontier, Problem, pinned
-from bitsect.solve.search.frontier import EVALUATIONS
+from bitsect.solve.search import SEARCHES
+from bitsect.solve.search.frontier import EVALUATIONS, Frontier
+from bitsect.solve.search.pins import pinned
+from bitsect.solve.search.problem import Found, Problem
 from bitsect.solve.search.trail import Trails, safer, trail
 from bitsect.solve.search.within_budget import within_budget
 from bitsect.values import FLOAT, INT4, INT8, Costs, Damage, Evaluation, Format, Layer, Plan

@@ -14,28 +14,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bitsect.errors import BitsectError
-from bitsect.measure import (
-    Context,
-    exact_pairs,
-    fisher_terms,
-    hessian_traces,
-    linear_pairs,
-    single_losses,
-    weight_errors,
-)
-from bitsect.measure.evaluator import Arrays, Done
+from bitsect.measure.context import Context
+from bitsect.measure.noise import fisher_terms, weight_errors
+from bitsect.measure.pairs import exact_pairs, linear_pairs, single_losses
+from bitsect.measure.traces import hessian_traces
+from bitsect.measure.work import fill
 from bitsect.network.capture import capture
-from bitsect.sources.tasks import Outcome, Task
+from bitsect.sources.tasks.task import Outcome, Task
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, PLACEMENTS, Format, Placement, Plan
 from bitsect.values.grid import Grid
+from bitsect.values.pieces import Done, Piece
 from odd_models import Block, program_of
 from tiny import CLASSES, images, judge, refill, residual, residual_context, seeded
 
 
-class Once(dict[str, Arrays]):
+class Once(dict[str, Piece]):
     """Pieces of work, none of which may be done twice."""
 
-    def __setitem__(self, key: str, value: Arrays) -> None:
+    def __setitem__(self, key: str, value: Piece) -> None:
         assert key not in self
         super().__setitem__(key, value)
 
@@ -109,7 +105,7 @@ def joined(context: Context, done: Done, row: object, name: str) -> np.ndarray[A
 def test_exact_pairs_are_those_of_whole_passes_bit_for_bit(name: str, format: str) -> None:
     context, wanted = contexts()[name], Format.parse(format)
     done = Once()
-    exact_pairs(context, wanted, done)
+    fill(done, exact_pairs(context, wanted))
     base = naive(context, wanted)
     assert np.array_equal(joined(context, done, "float", "task"), base["task"])
     assert not joined(context, done, "float", "kl").any()
@@ -132,8 +128,8 @@ def test_exact_pairs_are_those_of_whole_passes_bit_for_bit(name: str, format: st
 def test_single_losses_and_output_noise_are_those_of_whole_passes(name: str) -> None:
     context = contexts()[name]
     done, pairs = Once(), Once()
-    single_losses(context, INT4, done)
-    exact_pairs(context, INT4, pairs)
+    fill(done, single_losses(context, INT4))
+    fill(pairs, exact_pairs(context, INT4))
     _, exact = whole_passes(context, INT4)
     signal = torch.cat(exact).double().square().sum(1).numpy()
     assert np.array_equal(joined(context, done, "float", "signal"), signal)
@@ -150,8 +146,8 @@ def test_single_losses_and_output_noise_are_those_of_whole_passes(name: str) -> 
 
 def linear_table(context: Context, format: Format, loss: str) -> np.ndarray[Any, Any]:
     singles, done = Once(), Once()
-    single_losses(context, format, singles)
-    linear_pairs(context, format, singles, done)
+    fill(singles, single_losses(context, format))
+    fill(done, linear_pairs(context, singles))
     return np.concatenate([done[str(start)][f"pair_{loss}"] for start in context.starts()], axis=1)
 
 
@@ -176,7 +172,7 @@ def test_linear_pairs_are_exact_where_outputs_add_up() -> None:
     program = capture(refill(Block(run, **{n: nn.Linear(6, 3) for n in "abc"})), torch.zeros(2, 6))
     context = Context(judge(program, (seeded(7, 6), labels_for(7)), batch_size=3))
     done = Once()
-    exact_pairs(context, INT4, done)
+    fill(done, exact_pairs(context, INT4))
     exact = np.concatenate([joined(context, done, i, "pair_task") for i in range(2)])
     assert np.allclose(linear_table(context, INT4, "task"), exact, rtol=1e-5)
     assert not np.allclose(exact[0], joined(context, done, 0, "task"), rtol=1e-3)
@@ -185,11 +181,11 @@ def test_linear_pairs_are_exact_where_outputs_add_up() -> None:
 def test_pieces_that_are_there_are_not_made_again_and_the_rest_is_the_same() -> None:
     context = contexts()["residual, onnxruntime"]
     whole = Once()
-    exact_pairs(context, INT8, whole)
+    fill(whole, exact_pairs(context, INT8))
     for kept in (["0/3", "4/float", "4/0"], ["0/float"], [f"0/{i}" for i in range(8)], list(whole)):
         done = Once({key: whole[key] for key in kept})
         seen: list[int] = []
-        exact_pairs(context, INT8, done, seen.append)
+        fill(done, exact_pairs(context, INT8), seen.append)
         assert sum(seen) == 2 * len(context.layers)
         assert done.keys() == whole.keys()
         for key, piece in whole.items():
@@ -201,7 +197,7 @@ def test_pieces_that_are_there_are_not_made_again_and_the_rest_is_the_same() -> 
 def test_only_the_first_samples() -> None:
     context = contexts()["residual, paper"]
     done = Once()
-    exact_pairs(Context(context.evaluator, 4), INT8, done)
+    fill(done, exact_pairs(Context(context.evaluator, 4), INT8))
     assert {key.split("/")[0] for key in done} == {"0"}
 
 
@@ -210,9 +206,9 @@ def test_only_the_first_samples() -> None:
 
 def measure_all(context: Context, format: Format = INT4) -> tuple[Done, Done, Done]:
     pairs, singles, linear = Once(), Once(), Once()
-    exact_pairs(context, format, pairs)
-    single_losses(context, format, singles)
-    linear_pairs(context, format, singles, linear)
+    fill(pairs, exact_pairs(context, format))
+    fill(singles, single_losses(context, format))
+    fill(linear, linear_pairs(context, singles))
     return pairs, singles, linear
 
 
@@ -263,7 +259,8 @@ def test_a_fixed_batch() -> None:
     )
     assert np.isfinite(traces_of(context)).all()
     done = Once()
-    assert fisher_terms(context, INT4, done) == 5
+    fill(done, fisher_terms(context, INT4))
+    assert len(done) == 5
 
 
 def test_a_dictionary_keeps_its_names_in_linear_pairs() -> None:
@@ -341,7 +338,7 @@ def test_a_task_without_a_loss_leaves_the_divergence() -> None:
         judge(program_of("module_used_twice"), (seeded(3, 5, 8), labels_for(3)), task=_nothing())
     )
     with pytest.raises(BitsectError, match="task 'nothing' gives no loss, and the outputs are no logits"):
-        exact_pairs(neither, INT8, {})
+        fill({}, exact_pairs(neither, INT8))
 
 
 def _nothing() -> Task:
@@ -390,8 +387,8 @@ def test_a_pair_that_breaks_is_named_though_neither_layer_does_alone() -> None:
     x = torch.ones(3, 2)
     evaluator = judge(capture(model, x[:2]), (x, labels_for(3, 2)), batch_size=3)
     with pytest.raises(BitsectError, match=r"'c\.input' is the first tensor that holds them"):
-        exact_pairs(Context(evaluator), Format(2, None), {})
-    single_losses(Context(evaluator), Format(2, None), {})
+        fill({}, exact_pairs(Context(evaluator), Format(2, None)))
+    fill({}, single_losses(Context(evaluator), Format(2, None)))
 
 
 # Noise
@@ -470,7 +467,8 @@ def fisher_by_hand(
 def test_fisher_terms_against_gradients_by_hand(format: str) -> None:
     context, wanted = contexts()["mixed, paper"], Format.parse(format)
     done = Once()
-    assert fisher_terms(context, wanted, done, samples=3) == 3
+    fill(done, fisher_terms(context, wanted, samples=3))
+    assert len(done) == 3
     model = mixed()
     for sample in range(3):
         x, label = context.evaluator.part(sample, sample + 1)
@@ -479,7 +477,8 @@ def test_fisher_terms_against_gradients_by_hand(format: str) -> None:
         assert done[str(sample)]["fisher"] == pytest.approx(expected, rel=1e-3, abs=1e-12)
         assert (done[str(sample)]["fisher"] > 0).sum() == (3 if format == "w4a16" else 5)
     seen: list[int] = []
-    assert fisher_terms(context, wanted, done, progress=seen.append) == 5
+    fill(done, fisher_terms(context, wanted), seen.append)
+    assert len(done) == 5
     assert sum(seen) == len(done) == 5
 
 
@@ -489,7 +488,7 @@ def test_divergence_is_never_negative_and_grows_with_rounding(placement: Placeme
     sums = {}
     for format in (INT8, INT4):
         done = Once()
-        exact_pairs(context, format, done)
+        fill(done, exact_pairs(context, format))
         values = np.concatenate([piece["kl"] for key, piece in done.items() if "float" not in key])
         assert (values >= 0).all()
         sums[format] = values.sum()

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError
-from bitsect.solve.metrics import METRICS, Array, Means, Metric, Options, metric, metric_named, tabulate
+from bitsect.solve.metrics import METRICS, Array, Means, Metric, metric, metric_named, tabulate
 from bitsect.solve.reliability import halved, ranked, resampled, score, spearman
-from bitsect.values import INT4, INT8, Losses, Measured, Noise, Scores
+from bitsect.values import INT4, INT8, Losses, Measured, Noise, Scores, Scoring
 
 
 def made(layers: int = 5, samples: int = 12, probes: int = 6, seed: int = 0, **changes: Any) -> Measured:
@@ -47,7 +47,7 @@ def made(layers: int = 5, samples: int = 12, probes: int = 6, seed: int = 0, **c
     return dataclasses.replace(measured, **changes)
 
 
-def scored(name: str, measured: Measured, options: Options | None = None) -> list[float]:
+def scored(name: str, measured: Measured, options: Scoring | None = None) -> list[float]:
     return list(score(measured, METRICS[name], INT8, options, bootstrap=0).values)
 
 
@@ -68,7 +68,7 @@ def mean(numbers: Any) -> float:
     return math.fsum(numbers) / len(numbers)
 
 
-def slow_hessian(measured: Measured, options: Options) -> list[float]:
+def slow_hessian(measured: Measured, options: Scoring) -> list[float]:
     assert measured.traces is not None
     scores = []
     for i in range(len(measured.layers)):
@@ -77,7 +77,7 @@ def slow_hessian(measured: Measured, options: Options) -> list[float]:
     return scores
 
 
-def slow_interlayer(measured: Measured, options: Options) -> list[float]:
+def slow_interlayer(measured: Measured, options: Scoring) -> list[float]:
     losses = measured.losses["int8"]
     assert losses.pair is not None
     count = len(measured.layers)
@@ -90,23 +90,23 @@ def slow_interlayer(measured: Measured, options: Options) -> list[float]:
     return [max(0.0, sum(excess[i][j] for j in range(count) if j != i)) for i in range(count)]
 
 
-def slow_aughessian(measured: Measured, options: Options) -> list[float]:
+def slow_aughessian(measured: Measured, options: Scoring) -> list[float]:
     curvature, excess = slow_hessian(measured, options), slow_interlayer(measured, options)
     beta = mean(curvature) / mean(excess) if mean(excess) else 0.0
     return [h + beta * e for h, e in zip(curvature, excess, strict=True)]
 
 
-def slow_sqnr(measured: Measured, options: Options) -> list[float]:
+def slow_sqnr(measured: Measured, options: Scoring) -> list[float]:
     noise = measured.noise["int8"]
     assert noise.signal is not None
     assert noise.noise is not None
     return [-10 * math.log10(sum(noise.signal) / sum(row)) for row in noise.noise]
 
 
-def slow_hawq(measured: Measured, options: Options) -> list[float]:
+def slow_hawq(measured: Measured, options: Scoring) -> list[float]:
     errors = measured.noise["int8"].weight_error
     assert errors is not None
-    means = slow_hessian(measured, Options(trace="mean_trace"))
+    means = slow_hessian(measured, Scoring(trace="mean_trace"))
     return [trace * error for trace, error in zip(means, errors, strict=True)]
 
 
@@ -135,7 +135,7 @@ SLOW = {
 def test_every_metric_equals_its_slow_reference(
     name: str, size: dict[str, int], clip: str, trace: str, penalty: float
 ) -> None:
-    measured, options = made(**size), Options(clip, trace, penalty, seed=3)
+    measured, options = made(**size), Scoring(clip, trace, penalty, seed=3)
     expected = SLOW[name](measured, options)
     weights = measured.weights
     expected = [
@@ -164,7 +164,7 @@ def test_every_metric_is_finite_whatever_the_size_of_the_numbers(
         losses={"int8": scaled(measured.losses["int8"])},
         noise={"int8": scaled(measured.noise["int8"])},
     )
-    found = score(tiny, METRICS[name], INT8, Options(size_penalty=1.0), bootstrap=5)
+    found = score(tiny, METRICS[name], INT8, Scoring(size_penalty=1.0), bootstrap=5)
     assert all(map(math.isfinite, found.values))  # as Scores insists; errors and halves too
     json.dumps(found.to_json(), allow_nan=False)
 
@@ -210,23 +210,23 @@ BY_HAND = Measured(
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("hessian", Options(), [2.0, 0.0, 5.0]),  # 20/10, −3 clipped, 100/20
-        ("hessian", Options(trace="trace"), [20.0, 0.0, 100.0]),
-        ("interlayer", Options(), [0.5, 4.5, 4.0]),
-        ("interlayer", Options(clip="sum"), [0.0, 4.5, 3.0]),
-        ("aughessian", Options(), [2 + 7 / 9 * 0.5, 7 / 9 * 4.5, 5 + 7 / 9 * 4]),  # β = 7/9
-        ("aughessian", Options(clip="sum"), [2.0, 7 / 7.5 * 4.5, 5 + 7 / 7.5 * 3]),
-        ("aughessian", Options(trace="trace"), [20 + 120 / 9 * 0.5, 120 / 9 * 4.5, 100 + 120 / 9 * 4]),
-        ("single", Options(), [1.0, 2.0, 4.0]),
-        ("single", Options(size_penalty=3.0), [1 + 3.5, 2 + 10.5, 4 + 7]),  # 3 · 7/3 · n / 20
-        ("sqnr", Options(), [-20.0, -10.0, -300.0]),
-        ("sqnr", Options(size_penalty=1.0), [-20 + 55, -10 + 165, -300 + 110]),
-        ("fisher", Options(), [3.0, 0.0, 2.0]),
-        ("hawq", Options(), [4.0, 0.0, 20.0]),
-        ("hawq", Options(trace="trace"), [4.0, 0.0, 20.0]),  # always the mean trace
+        ("hessian", Scoring(), [2.0, 0.0, 5.0]),  # 20/10, −3 clipped, 100/20
+        ("hessian", Scoring(trace="trace"), [20.0, 0.0, 100.0]),
+        ("interlayer", Scoring(), [0.5, 4.5, 4.0]),
+        ("interlayer", Scoring(clip="sum"), [0.0, 4.5, 3.0]),
+        ("aughessian", Scoring(), [2 + 7 / 9 * 0.5, 7 / 9 * 4.5, 5 + 7 / 9 * 4]),  # β = 7/9
+        ("aughessian", Scoring(clip="sum"), [2.0, 7 / 7.5 * 4.5, 5 + 7 / 7.5 * 3]),
+        ("aughessian", Scoring(trace="trace"), [20 + 120 / 9 * 0.5, 120 / 9 * 4.5, 100 + 120 / 9 * 4]),
+        ("single", Scoring(), [1.0, 2.0, 4.0]),
+        ("single", Scoring(size_penalty=3.0), [1 + 3.5, 2 + 10.5, 4 + 7]),  # 3 · 7/3 · n / 20
+        ("sqnr", Scoring(), [-20.0, -10.0, -300.0]),
+        ("sqnr", Scoring(size_penalty=1.0), [-20 + 55, -10 + 165, -300 + 110]),
+        ("fisher", Scoring(), [3.0, 0.0, 2.0]),
+        ("hawq", Scoring(), [4.0, 0.0, 20.0]),
+        ("hawq", Scoring(trace="trace"), [4.0, 0.0, 20.0]),  # always the mean trace
     ],
 )
-def test_by_hand(name: str, options: Options, expected: list[float]) -> None:
+def test_by_hand(name: str, options: Scoring, expected: list[float]) -> None:
     assert scored(name, BY_HAND, options) == pytest.approx(expected)
 
 
@@ -282,7 +282,7 @@ def test_no_curvature_leaves_nothing_to_augment() -> None:
 def test_the_sum_clip_can_leave_nothing_where_the_pair_clip_does_not() -> None:
     losses = Losses(np.zeros(1), np.full((3, 1), 2.0), np.array([[2.5], [1.0], [1.0]]))
     measured = dataclasses.replace(BY_HAND, losses={"int8": losses})
-    assert scored("interlayer", measured, Options(clip="sum")) == [0.0, 0.0, 0.0]
+    assert scored("interlayer", measured, Scoring(clip="sum")) == [0.0, 0.0, 0.0]
     assert scored("interlayer", measured) == [0.5, 0.5, 0.0]
 
 
@@ -314,18 +314,18 @@ def test_a_layer_without_weights_pays_no_size_penalty_and_has_a_trace_per_elemen
         ("fc", "scores"), np.array([8.0, 0.0]), np.array([8.0, 4.0]), traces=np.array([[[8.0]], [[8.0]]])
     )
     assert scored("hessian", measured) == [1.0, 2.0]
-    assert scored("hessian", measured, Options(size_penalty=1.0)) == [1.0 + 1.5 * 2, 2.0]
+    assert scored("hessian", measured, Scoring(size_penalty=1.0)) == [1.0 + 1.5 * 2, 2.0]
 
 
 def test_no_weights_anywhere_means_no_penalty() -> None:
     measured = dataclasses.replace(BY_HAND, weights=np.zeros(3))
-    assert scored("single", measured, Options(size_penalty=1.0)) == [1.0, 2.0, 4.0]
+    assert scored("single", measured, Scoring(size_penalty=1.0)) == [1.0, 2.0, 4.0]
 
 
 def test_random_is_an_order_by_seed_alone() -> None:
     one, other = made(seed=1), made(seed=2)
     assert scored("random", one) == scored("random", other)
-    assert scored("random", one) != scored("random", one, Options(seed=1))
+    assert scored("random", one) != scored("random", one, Scoring(seed=1))
 
 
 def test_equal_rows_score_equal_and_stand_in_graph_order() -> None:
@@ -352,7 +352,7 @@ def test_float32_is_averaged_in_float64() -> None:
 )
 def test_unknown_options_are_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BitsectError, match=message):
-        Options(**options)
+        Scoring(**options)
 
 
 # ---- what is missing or wrong --------------------------------------------------------------------
@@ -391,17 +391,17 @@ def mylab(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     module = types.ModuleType("mylab")
 
     @metric("pair")
-    def worst_pair(means: Means, options: Options) -> Array:
+    def worst_pair(means: Means, options: Scoring) -> Array:
         """Largest loss in a pair."""
         worst: Array = means["pair"].max(axis=1)
         return worst
 
     @metric("single")
-    def greedy(means: Means, options: Options) -> Array:
+    def greedy(means: Means, options: Scoring) -> Array:
         return means["traces"]
 
     @metric("single")
-    def short(means: Means, options: Options) -> Array:
+    def short(means: Means, options: Scoring) -> Array:
         return means["single"][:1]
 
     module.__dict__.update(
@@ -481,7 +481,7 @@ def test_the_bootstrap_is_that_of_a_slow_loop() -> None:
             traces=measured.traces[:, :, probed],
             losses={"int8": Losses(losses.base[drawn], losses.single[:, drawn], losses.pair[:, drawn])},
         )
-        replicates.append(slow_aughessian(again, Options()))
+        replicates.append(slow_aughessian(again, Scoring()))
     found = score(measured, name, INT8, bootstrap=50, seed=7)
     assert found.standard_error == pytest.approx(np.std(replicates, axis=0, ddof=1))
 

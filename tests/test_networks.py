@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 import bitsect
+from bitsect import Settings
 from bitsect.errors import BitsectError
 from bitsect.pipeline.result import Result
-from bitsect.runs.run import Settings
 from odd_models import Block, Experts, double
 from odd_models import one_thread as one_thread
 from tiny import refill, seeded
@@ -110,7 +110,7 @@ def test_an_expert_without_rows_has_a_range_a_note_and_a_place_in_the_file(tmp_p
 def test_the_hessian_of_experts_is_measured() -> None:
     torch.manual_seed(0)
     scores = bitsect.sensitivity(
-        Experts(3, never=(1,)).eval(), seeded(12, 8), settings={"batch_size": 4}, measuring={"probes": 8}
+        Experts(3, never=(1,)).eval(), seeded(12, 8), settings={"batch_size": 4}, probes=8
     )
     assert all(score == score for score in scores.values)
 

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bitsect
+from bitsect import Settings
 from bitsect.errors import BitsectError, DataError, RunError, TargetError
 from bitsect.pipeline.result import Result
-from bitsect.runs.folder import Folder
+from bitsect.runs.folder import RunFolder
 from bitsect.runs.opening import open_run
 from bitsect.runs.progress import Progress
-from bitsect.runs.run import Settings
-from bitsect.solve.search import Found, Problem
+from bitsect.solve.search.problem import Found, Problem
 from bitsect.values import FLOAT, INT4, INT8, LatencyTable, Plan, Target
 from bitsect.values.latency_table import place_key
 
@@ -95,7 +95,7 @@ def quantize(model: Any = None, samples: Any = None, **options: Any) -> Result:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A finished run that tests read, and must not write to."""
-    return quantize(test=images(), out=tmp_path_factory.mktemp("made") / "run")
+    return quantize(test_data=images(), out=tmp_path_factory.mktemp("made") / "run")
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_structures_come_back_as_the_network_gives_them(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="by name"):
         model(images(), gain=torch.ones(FEW))
     # The run stands alone: network and samples were stored.
-    again = bitsect.quantize(tmp_path / "run", target=0.95, measuring=QUICK)
+    again = bitsect.quantize(tmp_path / "run", target=0.95, **QUICK)
     assert (again.plan, again.evaluations) == (result.plan, 0)
 
 
@@ -182,7 +182,7 @@ def test_inputs_in_a_row_are_stored_too(tmp_path: Path) -> None:
     first = quantize(Named().eval(), [((images(), torch.ones(FEW)),)], out=tmp_path / "run")
     model = first.model()
     assert model(images(4), gain=torch.ones(4))["logits"].shape == (4, 6)
-    again = bitsect.quantize(tmp_path / "run", target=0.95, measuring=QUICK)
+    again = bitsect.quantize(tmp_path / "run", target=0.95, **QUICK)
     assert (again.plan, again.evaluations) == (first.plan, 0)
 
 
@@ -238,8 +238,8 @@ def test_ones_own_evaluation_is_asked_of_modules_and_remembered(tmp_path: Path) 
     assert (again.evaluations, again.plan) == (0, result.plan)
     with pytest.raises(BitsectError, match="evaluate= returned nan"):
         quantize(evaluate=lambda model: float("nan"), metric="single", out=tmp_path / "run")
-    with pytest.raises(BitsectError, match="leave test= out"):
-        quantize(evaluate=score, test=images())
+    with pytest.raises(BitsectError, match="cannot be combined with evaluate"):
+        quantize(evaluate=score, test_data=images())
 
 
 def test_ones_own_task_is_a_function(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_ones_own_task_is_a_function(tmp_path: Path) -> None:
         bitsect.quantize(tmp_path / "run", target=0.9)
     with pytest.raises(RunError, match="was made with task test_ones_ow…, not classification"):
         quantize(task="classification", out=tmp_path / "run")
-    again = bitsect.quantize(tmp_path / "run", target=0.95, task=lenient, measuring=QUICK)
+    again = bitsect.quantize(tmp_path / "run", target=0.95, task=lenient, **QUICK)
     assert again.evaluations == 0
 
 
@@ -263,7 +263,7 @@ def test_ones_own_task_is_a_function(tmp_path: Path) -> None:
 def test_an_identical_call_evaluates_nothing(run: Path, made: Result) -> None:
     before = journals(run)
     files = {name: (run / name).read_bytes() for name in ("plan.json", "result.json", "run.json")}
-    again = quantize(test=images(), out=run)
+    again = quantize(test_data=images(), out=run)
     assert again.evaluations == 0
     assert again.plan == made.plan
     assert journals(run) == before
@@ -274,12 +274,12 @@ def test_an_identical_call_evaluates_nothing(run: Path, made: Result) -> None:
 def test_another_target_measures_nothing_again(run: Path, made: Result) -> None:
     """While the first result is still held, in the same process."""
     before = journals(run)
-    higher = bitsect.quantize(run, target="100%", measuring=QUICK)
+    higher = bitsect.quantize(run, target="100%", **QUICK)
     assert higher.target_met
     after = journals(run)
     assert {name for name in after if after[name] != before.get(name)} <= {"evaluated"}
     # A plan that was judged for one target is known for all.
-    back = bitsect.quantize(run, target=0.95, measuring=QUICK)
+    back = bitsect.quantize(run, target=0.95, **QUICK)
     assert (back.plan, back.evaluations) == (made.plan, 0)
     assert journals(run) == after
 
@@ -287,7 +287,7 @@ def test_another_target_measures_nothing_again(run: Path, made: Result) -> None:
 def test_metrics_share_what_was_measured(run: Path) -> None:
     before = journals(run)
     for metric in ("hessian", "interlayer", "single", "sqnr", "random"):
-        scores = bitsect.sensitivity(run, metric=metric, measuring=QUICK)
+        scores = bitsect.sensitivity(run, metric=metric, **QUICK)
         assert len(scores.values) == 4
         assert scores.samples == (None if metric in ("hessian", "random") else FEW)
         assert (scores.probes is not None) == (metric == "hessian")
@@ -297,14 +297,14 @@ def test_metrics_share_what_was_measured(run: Path) -> None:
 
 
 def test_one_process_works_in_a_run_at_a_time(run: Path) -> None:
-    folder = Folder(run)
+    folder = RunFolder(run)
     with pytest.raises(RunError, match="another bitsect is working"):
         bitsect.quantize(run, target=0.9)
     folder.close()
     # A call that fails gives the folder up again.
     with pytest.raises(DataError):
         quantize(small(), (images().fill_(float("nan")), labelled()[1]), out=run)
-    bitsect.quantize(run, target=0.95, measuring=QUICK)
+    bitsect.quantize(run, target=0.95, **QUICK)
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_a_run_is_continued_where_it_is(run: Path, tmp_path: Path) -> None:
         with pytest.raises(RunError, match="name its model"):
             bitsect.quantize(run, target=0.9, **other)
     assert (run / "plan.json").exists()
-    assert bitsect.quantize(run, target=0.95, out=run, measuring=QUICK).evaluations == 0
+    assert bitsect.quantize(run, target=0.95, out=run, **QUICK).evaluations == 0
 
 
 def test_fresh_begins_anew(run: Path) -> None:
@@ -728,10 +728,10 @@ def test_the_samples_of_a_run_come_in_a_seeded_random_order(tmp_path: Path) -> N
     with open_run(small(), (x[order], y[order])) as first:
         assert len(set(first.samples.labels[:12].tolist())) > 1
         assert torch.equal(small()(first.samples.inputs(slice(None))).argmax(1), first.samples.labels)
-        with open_run(small(), (x[order], y[order]), seed=1) as other:
+        with open_run(small(), (x[order], y[order]), Settings(seed=1)) as other:
             assert not torch.equal(other.samples.labels, first.samples.labels)
     out = tmp_path / "run"
-    with open_run(small(), (x, y), seed=5, out=out) as made:
+    with open_run(small(), (x, y), Settings(seed=5), out=out) as made:
         labels = made.samples.labels
     with open_run(out) as alone:
         assert torch.equal(alone.samples.labels, labels)
@@ -749,7 +749,7 @@ def test_the_two_ends_are_said_in_words(run: Path) -> None:
 
 def test_pins_hold_and_are_named_when_they_cannot(run: Path) -> None:
     keep = ["first=int8", "h*=int4,float", "last=float"]
-    result = bitsect.quantize(run, target=0.5, keep=keep, metric="single", measuring=QUICK)
+    result = bitsect.quantize(run, target=0.5, keep=keep, metric="single", **QUICK)
     assert result.plan["stem"] == INT8
     assert result.plan["hidden"] in (INT4, FLOAT)
     assert result.plan["head"] == FLOAT
@@ -761,7 +761,7 @@ def test_pins_hold_and_are_named_when_they_cannot(run: Path) -> None:
 
 @pytest.mark.parametrize("search", ["bisection", "literal", "progressive"])
 def test_every_search_and_scores_of_each_format(search: str, run: Path) -> None:
-    result = bitsect.quantize(run, target=0.9, search=search, score_format="each", measuring=QUICK)
+    result = bitsect.quantize(run, target=0.9, search=search, score_format="each", **QUICK)
     assert (run / "scores-aughessian-int4.json").exists()
     assert result.target_met or search == "literal"
     assert result.scores.format == INT8
@@ -899,7 +899,7 @@ def test_a_task_without_a_loss_is_scored_by_divergence() -> None:
     ask = {"task": right, "metric": "single"}
     with pytest.raises(BitsectError, match="has no task loss: pass --loss kl"):
         bitsect.sensitivity(small(), labelled(), **ask)
-    assert bitsect.sensitivity(small(), labelled(), measuring={"loss": "kl"}, **ask).samples == FEW
+    assert bitsect.sensitivity(small(), labelled(), loss="kl", **ask).samples == FEW
     assert bitsect.sensitivity(small(), labelled(), task=right, metric="sqnr").samples == FEW
 
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from bitsect.errors import PlanError
 from bitsect.network.capture import capture
 from bitsect.network.layout import Layout
+from bitsect.rounding import ROUNDINGS
 from bitsect.rounding.rounder import Rounder
-from bitsect.rounding.squant import ROUNDINGS
 from bitsect.rounding.weights import Codes, quantize_weight
 from bitsect.values import INT8, Format, Plan, Range
 from bitsect.values.grid import Grid

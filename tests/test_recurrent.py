@@ -17,22 +17,21 @@ from torch.onnx._internal.exporter import _registration
 from torch.utils import _pytree as pytree
 
 import bitsect
-from bitsect.exporters.onnx.write import export_onnx
-from bitsect.exporters.proof import Proof, prove
+from bitsect.exporters.proof import Proof
 from bitsect.exporters.runtimes.onnxruntime import OnnxModel
 from bitsect.latency import a100
 from bitsect.network.capture import capture
 from bitsect.network.grouped import grouped_mm
 from bitsect.network.program import Program
-from bitsect.pipeline.quantize import export
-from bitsect.rounding.ranges import calibrate
+from bitsect.pipeline.export import export
 from bitsect.rounding.rounder import Rounder
 from bitsect.rounding.weights import quantize_weight
 from bitsect.sources.data import load_samples
-from bitsect.sources.tasks import task_named
+from bitsect.sources.tasks.task import task_named
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, Format, Place, Plan, Signature
 from bitsect.values.latency_table import gemm_shape
 from odd_models import one_thread as one_thread
+from short import calibrate, export_onnx, prove
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.integrations.moe")
@@ -212,7 +211,7 @@ def test_quantised_with_the_default_metric_exported_and_proven(name: str, tmp_pa
     answers = (output.logits if name == "Mixtral" else output).argmax(1)
     settings = bitsect.Settings(placement="onnxruntime", threads=1)
     result = bitsect.quantize(
-        model, (x, answers), target=0.9, settings=settings, measuring={"probes": 4}, out=tmp_path / "run"
+        model, (x, answers), target=0.9, settings=settings, probes=4, out=tmp_path / "run"
     )
     assert result.target_met
     assert all(score >= 0 for score in result.scores.values)

@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bitsect.rounding import ROUNDINGS
 from bitsect.rounding import squant as rounding
-from bitsect.rounding.squant import ROUNDINGS, nearest, squant
+from bitsect.rounding.squant import nearest, squant
 
 BITS = range(2, 9)
 # A busy machine may stall for longer than the deadline of an example.

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError, PlanError, TargetError
-from bitsect.solve.search import SEARCHES, Found, Problem, high_to_low, pinned
+from bitsect.solve.search import SEARCHES
+from bitsect.solve.search.pins import pinned
+from bitsect.solve.search.problem import Found, Problem
 from bitsect.solve.search.uniform import or_cheaper_uniform
-from bitsect.values import FLOAT, INT4, INT8, Evaluation, Format, Layer, Plan
+from bitsect.values import FLOAT, INT4, INT8, Evaluation, Format, Layer, Plan, high_to_low
 
 TOTAL = 1000
 HONEST = [name for name in SEARCHES if name != "literal"]  # return only plans that passed

@@ -18,7 +18,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from bitsect.errors import BitsectError, RunError
 from bitsect.runs.disk import write_bytes, write_text
-from bitsect.runs.folder import LOCK, Arrays, Folder, Journal
+from bitsect.runs.folder import LOCK, Arrays, Journal, RunFolder
 
 calm = settings(deadline=None, max_examples=20)
 HERE = Path(__file__).parent
@@ -197,15 +197,15 @@ IDENTITY = {
 
 
 def test_a_claimed_folder_is_the_run_of_what_claimed_it(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "deep" / "run")
-    assert not Folder.is_run(folder.path)
+    folder = RunFolder(tmp_path / "deep" / "run")
+    assert not RunFolder.is_run(folder.path)
     folder.claim(IDENTITY)
     folder.claim(IDENTITY)
-    assert Folder.is_run(folder.path)
+    assert RunFolder.is_run(folder.path)
     folder.journal("pairs")["0"] = {"x": np.ones(1)}
     assert folder.journal("pairs") is folder.journal("pairs")
     folder.close()
-    again = Folder(tmp_path / "deep" / "run")
+    again = RunFolder(tmp_path / "deep" / "run")
     again.claim(IDENTITY)
     assert again.journal("pairs")["0"]["x"] == 1
 
@@ -222,7 +222,7 @@ def test_a_claimed_folder_is_the_run_of_what_claimed_it(tmp_path: Path) -> None:
 def test_another_run_is_refused_with_what_changed_and_both_ways_out(
     tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     with pytest.raises(
         RunError, match=f"run was made with {message}: pass --fresh.*another folder with --out"
@@ -235,11 +235,11 @@ def test_a_run_is_removed_alone_and_not_through_links(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept.json").write_text("mine")
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     folder.journal("pairs")["0"] = {}
     folder.write_plain("plans/99-percent.json", {})
-    Folder(folder.inside("under-paper"), "of").write_json("ranges.json", {})
+    RunFolder(folder.inside("under-paper"), "of").write_json("ranges.json", {})
     mine = ["my-notes.txt", "journals/notes.txt", "under-construction/plan.json"]
     for name in mine:
         (folder.path / name).parent.mkdir(exist_ok=True)
@@ -257,7 +257,7 @@ def test_a_run_is_removed_alone_and_not_through_links(tmp_path: Path) -> None:
 
 def test_run_json_is_the_last_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals without it could be taken for those of another run."""
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     folder.journal("pairs")["0"] = {}
     removed: list[str] = []
@@ -281,29 +281,29 @@ def test_a_journal_of_something_else_is_refused_and_left_as_it_is(
 
 
 def test_journals_without_their_run_json_are_not_adopted_by_another_run(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     folder.journal("pairs")["0"] = {"x": np.ones(1)}
     folder.close()
     (folder.path / "run.json").unlink()
-    other = Folder(folder.path)
+    other = RunFolder(folder.path)
     with pytest.raises(RunError, match=r"pairs\.journal is of another run, whose run.json is gone.*--fresh"):
         other.claim({**IDENTITY, "batch_size": 1})
-    assert not Folder.is_run(other.path)
+    assert not RunFolder.is_run(other.path)
     other.claim(IDENTITY)  # they are its own
     assert other.journal("pairs")["0"]["x"] == 1
 
 
 def test_a_folder_that_became_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     folder.close()
-    other = Folder(tmp_path / "run")
+    other = RunFolder(tmp_path / "run")
     other.clear()
     other.claim({**IDENTITY, "batch_size": 1})
     other.close()
     with pytest.raises(RunError, match=r"run\.json is of another run"):
-        Folder(tmp_path / "run", folder.run)
+        RunFolder(tmp_path / "run", folder.run)
 
 
 # Links
@@ -312,7 +312,7 @@ def test_a_folder_that_became_another_run_is_not_gone_on_with(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["journals", "journals/pairs.journal"])
 def test_no_journal_is_written_through_a_link(tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     (folder.path / name).parent.mkdir(exist_ok=True)
     if name == "journals":
@@ -329,7 +329,7 @@ def test_no_other_file_is_written_or_read_through_a_link(tmp_path: Path) -> None
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "victim").write_text("mine")
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     for name in ("ranges.json", "plan.json", f".result.json.{os.getpid()}.tmp"):
         (folder.path / name).symlink_to(outside / "victim")
@@ -350,13 +350,13 @@ def test_no_other_file_is_written_or_read_through_a_link(tmp_path: Path) -> None
     (folder.path / LOCK).unlink()
     (folder.path / LOCK).symlink_to(outside / "lock")
     with pytest.raises(RunError, match=r"\.bitsect\.lock is a link"):
-        Folder(folder.path)
+        RunFolder(folder.path)
     assert [item.name for item in outside.iterdir()] == ["victim"]
     assert (outside / "victim").read_text() == "mine"
 
 
 def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     os.mkfifo(folder.path / "ranges.json")
     with pytest.raises(RunError, match="is a link or no file"):
         folder.read_json("ranges.json")
@@ -366,7 +366,7 @@ def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_any_flipped_bit_in_a_json_file_is_seen(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     folder.write_json("ranges.json", {"tensors": {"stem": {"8": [1.5, True]}}, "ключ": None})
     path = folder.path / "ranges.json"
@@ -391,14 +391,14 @@ def test_any_flipped_bit_in_a_json_file_is_seen(tmp_path: Path) -> None:
     ],
 )
 def test_json_that_is_none_of_ours_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     (folder.path / "ranges.json").write_text(text, encoding="latin-1")
     with pytest.raises(RunError, match=rf"ranges\.json.*({message})"):
         folder.read_json("ranges.json")
 
 
 def test_json_of_another_run_is_refused(tmp_path: Path) -> None:
-    one, other = Folder(tmp_path / "one"), Folder(tmp_path / "other")
+    one, other = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other")
     one.claim(IDENTITY)
     other.claim({**IDENTITY, "batch_size": 1})
     one.write_json("ranges.json", {"x": 1})
@@ -412,40 +412,40 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
         write_text(Path("/dev/full/x"), "text")
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"file/run cannot be a run's folder: Not a directory"):
-        Folder(tmp_path / "file" / "run")
+        RunFolder(tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "run.json", ".hidden"])
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"scripts": {"start": "node ."}}')
     with pytest.raises(RunError, match="holds something else than a run: choose an empty or new folder"):
-        Folder(tmp_path)
+        RunFolder(tmp_path)
     assert [item.name for item in tmp_path.iterdir()] == [name]
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="is a file: a run needs a folder"):
-        Folder(tmp_path / "file")
+        RunFolder(tmp_path / "file")
 
 
 def test_a_run_that_was_killed_before_it_was_claimed_can_go_on(tmp_path: Path) -> None:
     """With the lock alone, a half-written run.json beside its name, or a model saved already."""
     path = tmp_path / "run"
-    Folder(path)
+    RunFolder(path)
     (path / ".run.json.123.tmp").write_text('{"bitse')
     (path / "model.pt2").write_bytes(b"model")
-    folder = Folder(path)
+    folder = RunFolder(path)
     folder.claim(IDENTITY)
     assert sorted(item.name for item in path.iterdir()) == [LOCK, "model.pt2", "run.json"]
 
 
 def test_a_run_copied_without_its_lock_is_a_run(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "run.json").write_bytes((tmp_path / "run" / "run.json").read_bytes())
-    Folder(tmp_path / "copy").claim(IDENTITY)
+    RunFolder(tmp_path / "copy").claim(IDENTITY)
 
 
 @pytest.mark.parametrize(
@@ -457,14 +457,14 @@ def test_a_run_copied_without_its_lock_is_a_run(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_json_that_is_not_ours_any_more(tmp_path: Path, text: str, message: str) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     (folder.path / "run.json").write_text(text)
     with pytest.raises(RunError, match=message):
         folder.claim(IDENTITY)
 
 
 def test_json_is_written_whole_and_never_holds_nan(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     folder.write_json("ranges.json", {"ключ": 1.5})
     assert folder.read_json("ranges.json") == {"ключ": 1.5}
     with pytest.raises(ValueError):
@@ -501,28 +501,28 @@ from pathlib import Path
 from bitsect.errors import RunError
 from bitsect.store import Folder
 try:
-    Folder(Path(sys.argv[1]))
+    RunFolder(Path(sys.argv[1]))
 except RunError as error:
     sys.exit(str(error))
 """
 
 
 def test_a_second_process_is_refused_while_the_first_is_there(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     refused = run_python(OPEN, folder.path)
     assert refused.returncode == 1
     assert refused.stderr.strip() == (
         f"{folder.path}: another bitsect is working in this run; wait for it, or use another folder"
     )
     with pytest.raises(RunError, match="another bitsect is working"):
-        Folder(folder.path)
+        RunFolder(folder.path)
     folder.close()
     assert run_python(OPEN, tmp_path / "run").returncode == 0
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     holding = (
-        OPEN.replace("    Folder(", "    kept = Folder(")
+        OPEN.replace("    RunFolder(", "    kept = RunFolder(")
         + "print('open', flush=True)\nimport time; time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", holding, str(tmp_path / "run")], stdout=subprocess.PIPE)
@@ -530,11 +530,11 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         with pytest.raises(RunError, match="another bitsect is working"):
-            Folder(tmp_path / "run")
+            RunFolder(tmp_path / "run")
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    Folder(tmp_path / "run")
+    RunFolder(tmp_path / "run")
 
 
 # It measures in children of its own, which it kills at seeded moments: so torch is loaded but once.
@@ -552,7 +552,7 @@ context = residual_context(12)
 folder, kills = Path(sys.argv[1]), 0
 
 def work(name):
-    exact_pairs(context, INT8, Journal(folder / name / "pairs.journal"))
+    fill(Journal(folder / name / "pairs.journal"), exact_pairs(context, INT8))
     hessian_traces(context, lambda _: Journal(folder / name / "traces.journal"), probes=4, tolerance=0.0)
 
 work("warm")

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from bitsect.errors import BitsectError, DataError
 from bitsect.names import resolve
-from bitsect.sources.tasks import TASKS, Task, named_tensors, task_named
+from bitsect.sources.tasks import TASKS
 from bitsect.sources.tasks.classification import check_labels
-from bitsect.sources.tasks.outputs import choose, divergence, logits
+from bitsect.sources.tasks.outputs import divergence, logits, logits_name, named_tensors
+from bitsect.sources.tasks.task import Task, task_named
 
 SCORES = torch.randn(7, 9, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 8, 3, 3, 5, 1, 2])
@@ -46,22 +47,22 @@ def test_every_task_gives_one_differentiable_loss_and_one_score_per_sample(task)
 @pytest.mark.parametrize(("name", "top"), [("classification", 1), ("classification-top5", 5)])
 def test_scores_are_the_ranks_of_the_labels(name, top):
     rank = (SCORES.gather(1, LABELS[:, None]) < SCORES).sum(1)
-    assert torch.equal(TASKS[name].score(SCORES, LABELS), (rank < top).float())
+    assert torch.equal(task_named(name).score(SCORES, LABELS), (rank < top).float())
 
 
 def test_top5_of_three_classes_is_always_right():
-    assert TASKS["classification-top5"].score(SCORES[:, :3], LABELS % 3).tolist() == [1.0] * 7
+    assert task_named("classification-top5").score(SCORES[:, :3], LABELS % 3).tolist() == [1.0] * 7
 
 
 def test_half_precision_is_widened_and_double_kept():
-    assert TASKS["classification"].loss(SCORES.bfloat16(), LABELS).dtype == torch.float32
-    assert TASKS["classification"].loss(SCORES.double(), LABELS).dtype == torch.float64
+    assert task_named("classification").loss(SCORES.bfloat16(), LABELS).dtype == torch.float32
+    assert task_named("classification").loss(SCORES.double(), LABELS).dtype == torch.float64
 
 
 def test_outputs_that_are_not_finite_give_a_loss_that_is_not():
     outputs = SCORES.clone()
     outputs[2, 4] = float("nan")
-    assert TASKS["classification"].loss(outputs, LABELS).isnan().tolist() == [i == 2 for i in range(7)]
+    assert task_named("classification").loss(outputs, LABELS).isnan().tolist() == [i == 2 for i in range(7)]
     assert divergence(SCORES, outputs).isnan().tolist() == [i == 2 for i in range(7)]
 
 
@@ -90,7 +91,7 @@ def test_logits_are_found_in_any_structure():
         namedtuple("Pair", "hidden logits")(hidden, SCORES),
     ):
         assert logits(outputs) is SCORES
-    assert torch.equal(TASKS["classification"].answers((SCORES,)), SCORES.argmax(1))
+    assert torch.equal(task_named("classification").answers((SCORES,)), SCORES.argmax(1))
 
 
 def test_logits_of_a_hugging_face_output():
@@ -122,24 +123,24 @@ def test_of_several_outputs_that_could_be_logits_none_is_guessed():
     with pytest.raises(
         DataError, match=r"could be the logits \(start_logits, end_logits\): name one with --out"
     ):
-        TASKS["classification"].answers(answers)
-    ends = TASKS["classification"].on("end_logits", answers)
+        task_named("classification").answers(answers)
+    ends = task_named("classification").on("end_logits", answers)
     assert torch.equal(ends.answers(answers), SCORES.argmin(1))
     assert torch.equal(ends.score(answers, SCORES.argmin(1)), torch.ones(7))
     assert torch.equal(
         ends.divergence(answers, {**answers, "start_logits": SCORES * 2}), torch.zeros(7).double()
     )
     with pytest.raises(DataError, match="no output 'middle': it gives start_logits, end_logits"):
-        TASKS["classification"].on("middle", answers)
+        task_named("classification").on("middle", answers)
     with pytest.raises(DataError, match="its one output has no name"):
-        TASKS["classification"].on("logits", SCORES)
+        task_named("classification").on("logits", SCORES)
 
 
 def test_the_only_output_that_fits_is_taken_and_can_be_named():
     outputs = {"last_hidden_state": SCORES[None], "pooler_output": SCORES}
-    assert choose(outputs) == "pooler_output"
-    assert TASKS["classification"].on(None, outputs).output == "pooler_output"
-    assert TASKS["classification"].on(None, SCORES).output is None
+    assert logits_name(outputs) == "pooler_output"
+    assert task_named("classification").on(None, outputs).output == "pooler_output"
+    assert task_named("classification").on(None, SCORES).output is None
     mine = Task("mine", lambda outputs, labels: outputs[:, 0].sigmoid())
     assert mine.on(None, outputs).output is None  # it is given everything
     assert torch.equal(mine.on("pooler_output", outputs).score(outputs, LABELS), SCORES[:, 0].sigmoid())
@@ -151,9 +152,9 @@ def test_the_sign_of_one_logit_is_its_class(squeezed):
     outputs = logit if squeezed else logit[:, None]
     labels = torch.tensor([0, 1, 0, 1])
     for given in (labels, labels.float(), labels[:, None], labels.bool()):
-        assert TASKS["classification"].score(outputs, given).tolist() == [1, 1, 0, 0]
-        assert TASKS["binary"].score(outputs, given).tolist() == [1, 1, 0, 0]
-    assert TASKS["binary"].answers(outputs).tolist() == [0, 1, 1, 0]
+        assert task_named("classification").score(outputs, given).tolist() == [1, 1, 0, 0]
+        assert task_named("binary").score(outputs, given).tolist() == [1, 1, 0, 0]
+    assert task_named("binary").answers(outputs).tolist() == [0, 1, 1, 0]
 
 
 def test_one_column_that_may_be_a_quantity_is_refused():
@@ -162,22 +163,22 @@ def test_one_column_that_may_be_a_quantity_is_refused():
         with pytest.raises(
             DataError, match=r"one number for each sample, a logit if labels .* task=f with f"
         ):
-            TASKS["classification"].outcome(column, labels)
+            task_named("classification").outcome(column, labels)
     with pytest.raises(DataError, match=r"without labels may be a logit or a quantity: .* task binary"):
-        TASKS["classification"].answers(column)
+        task_named("classification").answers(column)
     with pytest.raises(DataError, match="among the five largest whatever it is"):
-        TASKS["classification-top5"].outcome(column, LABELS % 2)
+        task_named("classification-top5").outcome(column, LABELS % 2)
     with pytest.raises(DataError, match="takes a single logit, the network gives 9: use classification"):
-        TASKS["binary"].outcome(SCORES, LABELS)
+        task_named("binary").outcome(SCORES, LABELS)
     regression = Task("mine", lambda outputs, labels: torch.ones(len(labels)))
     assert regression.divergence(column, column + 1) is None
 
 
 def test_chance_is_what_one_answer_for_all_gets_right():
     labels = torch.tensor([0, 0, 0, 1, 1, 2, 3, 4, 5, 6])
-    assert TASKS["classification"].chance(labels) == 0.3
-    assert TASKS["classification-top5"].chance(labels) == 0.8
-    assert TASKS["binary"].chance(torch.tensor([[1.0], [0.0], [1.0], [1.0]])) == 0.75
+    assert task_named("classification").chance(labels) == 0.3
+    assert task_named("classification-top5").chance(labels) == 0.8
+    assert task_named("binary").chance(torch.tensor([[1.0], [0.0], [1.0], [1.0]])) == 0.75
 
 
 def test_a_task_of_ones_own_needs_labels_or_answers():
@@ -193,7 +194,7 @@ def test_labels_that_the_network_has_no_class_for():
     with pytest.raises(DataError, match="row 4 has label 5, but the network has 5 classes"):
         check_labels(LABELS % 6, 5)
     with pytest.raises(DataError, match="row 1 has label 8, but the network has 5 classes"):
-        TASKS["classification"].outcome(SCORES[:, :5], LABELS)
+        task_named("classification").outcome(SCORES[:, :5], LABELS)
     with pytest.raises(DataError, match="one integer for each sample; for anything else give a task of your"):
         check_labels(LABELS[:, None].expand(7, 2), 9)
     with pytest.raises(DataError, match="one integer for each sample"):

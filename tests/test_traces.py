@@ -14,8 +14,8 @@ from torch.autograd.functional import hessian, jacobian
 from torch.nn import functional as F
 
 from bitsect.errors import BitsectError
-from bitsect.measure import Context, hessian_traces
 from bitsect.measure import traces as traces_module
+from bitsect.measure.context import Context
 from bitsect.measure.curvature import NoRootError, _hessian, _roots, curvature_vectors
 from bitsect.measure.piecewise import piecewise_linear_layers
 from bitsect.measure.traces import (
@@ -23,6 +23,7 @@ from bitsect.measure.traces import (
     estimate_traces,
     freedom,
     gauss_newton,
+    hessian_traces,
     hutchinson,
     mini_batch,
     mini_batches,
@@ -32,7 +33,7 @@ from bitsect.network.capture import capture
 from bitsect.network.program import Program
 from bitsect.solve.metrics import METRICS
 from bitsect.solve.reliability import score
-from bitsect.sources.tasks import Outcome, Task
+from bitsect.sources.tasks.task import Outcome, Task
 from bitsect.values import INT8, Measured
 from bitsect.values.probing import Probing
 from odd_models import Block

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bitsect.measure import Context
-from bitsect.measure.evaluator import Done, Evaluator
+from bitsect.measure.context import Context
+from bitsect.measure.evaluator import Evaluator
 from bitsect.network.capture import capture
 from bitsect.network.program import Program
-from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import Samples, load_samples
-from bitsect.sources.tasks import Task, task_named
+from bitsect.sources.tasks.task import Task, task_named
 from bitsect.values import ONNXRUNTIME, PAPER, Placement
+from bitsect.values.pieces import Done
+from short import calibrate
 
 CLASSES = 5
 

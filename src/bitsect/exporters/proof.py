@@ -38,7 +38,6 @@ INTEGER_KERNELS = ("QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGem
 WEIGHT_ONLY_KERNELS = ("MatMulNBits", *INTEGER_KERNELS)
 FLOAT_KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Einsum")
 COUNTED_KERNELS = (*WEIGHT_ONLY_KERNELS, "QLinearAdd", *FLOAT_KERNELS, "Add")
-TIMING_SECONDS = 1.0  # for each model
 LARGEST_KEPT_BYTES = 100_000_000
 _FLOAT_MODELS: WeakKeyDictionary[Program, dict[str, bytes]] = WeakKeyDictionary()
 REFERENCE_SAMPLES = 16  # the reference evaluator takes a second and more for each
@@ -186,7 +185,7 @@ def prove(
         float_size = _write_float(subject, float_path, written.destination)
         timed: list[float | None] = [None, None]
         if for_runtime:
-            timed = [*latencies_ms([path, float_path], samples.inputs(slice(0, 1)), seconds=TIMING_SECONDS)]
+            timed = [*latencies_ms([path, float_path], samples.inputs(slice(0, 1)))]
     ran = kernels(path) if for_runtime else []
     return Proof(
         runtime=model.runtime,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
 from ..errors import OptionError
-from ..names import unknown
+from ..names import check_name, unknown
 from ..values.options import described, given, names_of
 
 R = TypeVar("R")
@@ -45,6 +45,10 @@ def with_options(**groups: type[Any]) -> Callable[[Callable[..., R]], Callable[.
 
 def _joined(kind: type[Any], value: Any, flat: dict[str, Any]) -> Any:
     """The value of a group: as it was passed, with the keyword arguments beside it."""
+    if isinstance(value, Mapping):
+        for name in value:
+            check_name(f"option of {kind.__name__}", name, names_of(kind))
+        flat, value = {**value, **flat}, None
     if value is None:
         return kind(**flat)
     if not isinstance(value, kind):

@@ -21,6 +21,7 @@ from ...measure.evaluator import naming
 from ...sources.data import Inputs, Samples
 from ...sources.tasks.task import Task
 
+TIMING_SECONDS = 1.0  # that each model is timed for
 Array = np.ndarray[Any, Any]
 
 
@@ -214,7 +215,6 @@ def run_onnx(
     task: Task,
     *,
     batch_size: int = 64,
-    seconds: float = 1.0,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Ran:
     """Accuracy of a model on labelled samples, and its latency, but for the reference evaluator's."""
@@ -228,11 +228,11 @@ def run_onnx(
         progress(len(batch.indices))
     latency = None
     if not isinstance(model, ReferenceModel):
-        latency = latencies_ms([model.path], samples.inputs(slice(0, 1)), seconds=seconds)[0]
+        latency = latencies_ms([model.path], samples.inputs(slice(0, 1)))[0]
     return Ran(task.score_all(torch.cat(scores)), len(samples), latency, model.runtime, task.output)
 
 
-def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float = 1.0) -> list[float]:
+def latencies_ms(paths: Sequence[str | Path], inputs: Inputs) -> list[float]:
     """The least time of one run of each model in one thread; they take turns on the same machine.
 
     In an order that changes: after a model that heats the processor or empties its caches all are slower.
@@ -244,7 +244,7 @@ def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float 
     turns = list(enumerate(zip(models, feeds, strict=True)))
     shuffle = random.Random(0).shuffle
     best = [float("inf")] * len(models)
-    end = time.perf_counter() + seconds * len(models)
+    end = time.perf_counter() + TIMING_SECONDS * len(models)
     rounds = 0
     while rounds < 3 or time.perf_counter() < end:
         shuffle(turns)

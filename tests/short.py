@@ -1,0 +1,58 @@
+"""Calls that many tests make, in few words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bitsect.exporters import proof
+from bitsect.exporters.onnx.write import Written, write_onnx
+from bitsect.exporters.proof import Proof
+from bitsect.exporters.subject import Subject
+from bitsect.network.program import Program
+from bitsect.rounding import ranges
+from bitsect.rounding.rounder import Rounder
+from bitsect.sources.data import Samples
+from bitsect.sources.tasks.task import Task, task_named
+from bitsect.values import Plan, Ranges, Settings
+
+
+def calibrate(
+    program: Program,
+    samples: Samples,
+    *,
+    bits: Iterable[int] = (8, 4),
+    progress: Callable[[int], None] = lambda rows: None,
+    **settings: Any,
+) -> Ranges:
+    """The ranges under `settings`; `method` is the range method."""
+    if "method" in settings:
+        settings["range"] = settings.pop("method")
+    return ranges.calibrate(program, samples, Settings(**settings), bits, progress)
+
+
+def export_onnx(
+    program: Program,
+    rounder: Rounder,
+    plan: Plan,
+    path: str | Path,
+    *,
+    target: str = "onnxruntime",
+    metadata: Mapping[str, str] | None = None,
+) -> Written:
+    """The program under `plan` in an ONNX file."""
+    return write_onnx(Subject(program, rounder, plan, task_named("classification")), path, target, metadata)
+
+
+def prove(
+    written: Written,
+    program: Program,
+    rounder: Rounder,
+    plan: Plan,
+    samples: Samples,
+    task: Task,
+    **more: Any,
+) -> Proof:
+    """The proof of a written model, timed for a moment only."""
+    return proof.prove(written, Subject(program, rounder, plan, task), samples, **more)
