@@ -86,7 +86,7 @@ def test_a_fingerprint_sees_every_change(tmp_path):
         load_samples((PIXELS, other_labels)),
         load_samples(PIXELS),
         load_samples((PIXELS, LABELS), mean=0.5),
-        load_samples((PIXELS, LABELS), samples=11),
+        load_samples((PIXELS, LABELS), draw=11),
         load_samples((PIXELS[:10], LABELS[:10])),
         load_samples((PIXELS.reshape(11, 5, 6, 3), LABELS)),
     ]
@@ -150,7 +150,7 @@ def test_a_draw_is_seeded_shuffled_and_without_replacement():
     counting = torch.arange(50)[:, None].float()
 
     def drawn(count: int, seed: int) -> list[float]:
-        return load_samples(counting, samples=count, seed=seed).inputs(slice(None)).flatten().tolist()
+        return load_samples(counting, draw=count, seed=seed).inputs(slice(None)).flatten().tolist()
 
     assert drawn(20, 1) == drawn(20, 1)
     assert drawn(20, 1) != drawn(20, 2)
@@ -159,17 +159,15 @@ def test_a_draw_is_seeded_shuffled_and_without_replacement():
 
 
 def test_a_draw_keeps_labels_with_inputs():
-    samples = load_samples((torch.arange(50)[:, None].float(), torch.arange(50)), samples=9, seed=4)
+    samples = load_samples((torch.arange(50)[:, None].float(), torch.arange(50)), draw=9, seed=4)
     assert torch.equal(samples.inputs(slice(None)).flatten().long(), samples.labels)
-    again = load_samples(samples, samples=3)
+    again = load_samples(samples, draw=3)
     assert len(again) == 3
     assert set(again.labels.tolist()) <= set(samples.labels.tolist())
     assert load_samples(samples) is samples
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"samples": 5, "seed": 3, "mean": [0.1, 0.2, 0.3], "scale": 1 / 128}]
-)
+@pytest.mark.parametrize("options", [{}, {"draw": 5, "seed": 3, "mean": [0.1, 0.2, 0.3], "scale": 1 / 128}])
 def test_spec_and_options_give_the_same_samples_elsewhere(tmp_path, images, options, monkeypatch):
     save(tmp_path / "a.npz", x=PIXELS, y=LABELS, std=STD)
     monkeypatch.chdir(tmp_path)
@@ -184,7 +182,7 @@ def test_spec_and_options_give_the_same_samples_elsewhere(tmp_path, images, opti
 
 
 def test_the_zoo_has_samples():
-    samples = load_samples("zoo:fashion-test", samples=7)
+    samples = load_samples("zoo:fashion-test", draw=7)
     assert samples.spec == "zoo:fashion-test"
     assert samples.inputs(slice(None)).shape == (7, 1, 28, 28)
 
@@ -297,8 +295,8 @@ def test_arrays_that_do_not_fit(tmp_path):
     refused("mean, std and scale are for images in uint8", FLOATS, mean=0.5)
     refused("mean has 2 values, but the images have 3 channels: give 1 or 3", PIXELS, mean=[0.5, 0.5])
     refused("no std of 0", PIXELS, std=0)
-    refused("12 samples asked for, it has 11: ask for 1 to 11", FLOATS, samples=12)
-    refused("0 samples asked for", FLOATS, samples=0)
+    refused("12 samples asked for, it has 11: ask for 1 to 11", FLOATS, draw=12)
+    refused("0 samples asked for", FLOATS, draw=0)
     refused("store numbers", save(tmp_path / "d.npz", x=np.array(["a", "b"])))
 
 
@@ -306,7 +304,7 @@ def test_bad_samples_are_named_by_their_place_in_the_file(tmp_path):
     broken = FLOATS.copy()
     broken[6, 2] = np.nan
     refused("sample 6 has NaN or infinity in 'x'", save(tmp_path / "a.npz", x=broken, y=LABELS))
-    refused("sample 6 has NaN or infinity in 'x'", broken, samples=11, seed=1)
+    refused("sample 6 has NaN or infinity in 'x'", broken, draw=11, seed=1)
     broken[6, 2] = -np.inf
     refused("sample 6 has NaN or infinity in 'b'", {"a": FLOATS, "b": broken})
     drawn = load_samples((FLOATS, np.arange(11)), seed=1)
@@ -351,7 +349,7 @@ def test_a_folder_is_the_same_however_many_decode_and_whether_kept(images, worke
 
 def test_images_are_kept_if_all_that_are_drawn_fit(images, monkeypatch):
     monkeypatch.setattr(folder, "KEPT_BYTES", PIXELS[:5].nbytes)
-    drawn, more = load_samples(images, samples=5), load_samples(images, samples=6)
+    drawn, more = load_samples(images, draw=5), load_samples(images, draw=6)
     first, _ = drawn.inputs(slice(None)), more.inputs(slice(None))
     shutil.rmtree(images)
     assert torch.equal(drawn.inputs(torch.tensor([3, 1])), first[[3, 1]])
@@ -382,7 +380,7 @@ def test_images_are_grey_only_if_all_are(tmp_path):
 
 
 def test_a_folders_fingerprint_sees_bytes_names_and_draw(images):
-    prints = [load_samples(images).fingerprint(), load_samples(images, samples=5).fingerprint()]
+    prints = [load_samples(images).fingerprint(), load_samples(images, draw=5).fingerprint()]
     (images / "2" / "04.PNG").rename(images / "2" / "05.PNG")
     prints.append(load_samples(images).fingerprint())
     Image.fromarray(PIXELS[0]).save(images / "2" / "05.PNG")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from decimal import Decimal
@@ -15,20 +17,41 @@ from hypothesis import strategies as st
 
 import bitsect
 from bitsect.errors import BitsectError, PlanError
+from bitsect.names import resolve
 from bitsect.values import FLOAT, INT4, INT8, Evaluation, Format, Layer, Plan, Range, Ranges, Target
 
-NAMES = {
-    "BitsectError",
-    "Format",
-    "Plan",
-    "Settings",
-    "Target",
-    "__version__",
+FUNCTIONS = {
     "capture",
     "evaluate",
+    "evaluate_file",
+    "export",
+    "import_cutlass",
+    "layers",
+    "load_samples",
     "quantize",
     "sensitivity",
 }
+OPTIONS = {"Goal", "Scoring", "Settings"}
+# What the functions return, and what is in it.
+ANSWERS = {"Delivery", "Evaluation", "Judgement", "Proof", "Result", "Row", "Scores", "Tested"}
+VALUES = {"Format", "LatencyTable", "Layer", "Plan", "Program", "Samples", "Target"}
+# For users who bring a metric, search, task or progress bar of their own.
+OWN = {"Array", "Found", "Means", "Metric", "Outcome", "Problem", "Progress", "Task", "Trials", "metric"}
+ERRORS = {
+    "BitsectError",
+    "CaptureError",
+    "DataError",
+    "ExportError",
+    "MissingExtraError",
+    "OptionError",
+    "PlanError",
+    "RunError",
+    "TargetError",
+}
+NAMES = {*FUNCTIONS, *OPTIONS, *ANSWERS, *VALUES, *OWN, *ERRORS, "__version__"}
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "bitsect"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
 LAYERS = tuple(Layer(name, "conv2d", (2, 2, 3, 3), ()) for name in ("stem", "body.0", "body.1", "head"))
 
 
@@ -50,11 +73,54 @@ def test_the_public_names_are_these() -> None:
         bitsect.quantise  # noqa: B018
 
 
+def is_module(path: str) -> bool:
+    """Whether the dotted `path` begins with a module of this package."""
+    first = SOURCE / path.split(".")[1]
+    return first.is_dir() or first.with_suffix(".py").is_file()
+
+
+def private_names(text: str) -> list[str]:
+    """What `text` calls `bitsect.X`, or imports from bitsect, though it is not public."""
+    paths = re.findall(r"(?<![\w./:])bitsect(?:\.\w+)+", text)
+    for imported in re.findall(r"from bitsect import ([\w, ]+)", text):
+        paths += [f"bitsect.{name.split()[0]}" for name in imported.split(",")]
+    return [path for path in paths if path.split(".")[1] not in bitsect.__all__]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_and_examples_name_only_what_is_public(page: Path) -> None:
+    private = private_names(page.read_text())
+    if page.name == "architecture.md":  # which is about the modules
+        private = [path for path in private if not is_module(path)]
+    assert private == []
+
+
+def test_docstrings_and_messages_name_only_what_is_public() -> None:
+    private = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                continue
+            if re.fullmatch(r"bitsect(\.\w+)+(:\w+)?", node.value):
+                continue  # not a sentence: an entry of a table, or a key in a written model
+            found = [name for name in private_names(node.value) if not is_module(name)]
+            private += [f"{path.relative_to(ROOT)}, line {node.lineno}: {name}" for name in found]
+    assert private == []
+
+
+def test_references_in_the_source_lead_somewhere() -> None:
+    for path in sorted(SOURCE.rglob("*.py")):
+        for reference in re.findall(r'"(bitsect(?:\.\w+)+:\w+)"', path.read_text()):
+            assert resolve(reference, path.name) is not None
+
+
 @pytest.mark.parametrize(
     "code",
     [
-        "import bitsect; bitsect.BitsectError, bitsect.Plan, bitsect.Format, bitsect.Target",
-        "import bitsect.search, bitsect.search.budget, bitsect.metrics, bitsect.latency, bitsect.store",
+        "import bitsect; bitsect.BitsectError, bitsect.Plan, bitsect.Format, bitsect.Target\n"
+        "bitsect.Settings(), bitsect.Scoring(), bitsect.Goal()",
+        "import bitsect.solve.search, bitsect.solve.search.within_budget, bitsect.solve.metrics\n"
+        "import bitsect.values, bitsect.latency, bitsect.runs.folder",
         "import sys; sys.argv = ['bitsect', 'quantize', '--help']; sys.stdout = sys.stderr\n"
         "from bitsect.cli import main\n"
         "try: main()\nexcept SystemExit as end: assert end.code == 0",
@@ -66,8 +132,8 @@ def test_torch_stays_unloaded(code: str) -> None:
 
 
 def test_functions_are_not_hidden_by_modules_of_their_name() -> None:
-    code = "import bitsect.pipeline, bitsect; print(bitsect.capture.__name__, bitsect.evaluate.__module__)"
-    assert python(code) == "capture bitsect.pipeline"
+    code = "import bitsect.pipeline.evaluate, bitsect; print(bitsect.capture.__name__, bitsect.evaluate)"
+    assert python(code).startswith("capture <function evaluate")
 
 
 # ---- plans ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ SCORES = torch.randn(7, 9, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 8, 3, 3, 5, 1, 2])
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize("task", map(task_named, TASKS), ids=TASKS)
 def test_every_task_gives_one_differentiable_loss_and_one_score_per_sample(task):
     binary = task.name == "binary"
     outputs, labels = (SCORES[:, :1], LABELS % 2) if binary else (SCORES, LABELS)
@@ -219,7 +219,7 @@ def test_divergence_is_torchs_and_never_negative():
 def test_a_task_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "mylab_tasks.py").write_text(
         "import torch\n"
-        "from bitsect.tasks import Task\n"
+        "from bitsect import Task\n"
         "def both(outputs, labels):\n"
         "    return (outputs[:, 0] - labels) ** 2, torch.ones(len(labels))\n"
         "def score(outputs, labels):\n"
@@ -265,7 +265,7 @@ def test_unknown_tasks():
     with pytest.raises(BitsectError, match="unknown task 'clasification': did you mean 'classification'"):
         task_named("clasification")
     with pytest.raises(
-        BitsectError, match=r"give classification, classification-top5, binary or package\.module"
+        BitsectError, match=r"use classification, classification-top5, binary or package\.module"
     ):
         task_named("zzz")
 
