@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bitsect.network.capture import capture
-from bitsect.network.program import Multiply, Program
+from bitsect.network.parts import Multiply
+from bitsect.network.program import Program
 from bitsect.rounding.columns import Columns, are_known, channel_axis
 from odd_models import BATCH, Block, batch_of, model_of, program_of, weight
 from odd_models import one_thread as one_thread

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from bitsect.errors import BitsectError, DataError
 from bitsect.measure.evaluator import Evaluator, check_finite
 from bitsect.network.capture import capture
-from bitsect.network.program import FLOAT_ROUNDING, Program
+from bitsect.network.parts import FLOAT_ROUNDING
+from bitsect.network.program import Program
 from bitsect.sources.data import load_samples
 from bitsect.sources.tasks.task import Outcome, Task
 from bitsect.values import INT4, INT8, Evaluation, Plan

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..measure.evaluator import naming
-from ..network.program import Multiply, Program, Rounding
+from ..network.parts import Multiply, Rounding
+from ..network.program import Program
 from ..sources.data import Batch, Samples
 from ..sources.tasks.task import Task
 from ..values import Format, Plan, megabytes

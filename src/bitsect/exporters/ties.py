@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..network.program import Program, Rounding
+from ..network.parts import Rounding
+from ..network.program import Program
 from ..rounding.placements.onnxruntime import IntegerLayer, IntegerProduct
 from ..rounding.rounder import through_pooling
 from ..sources.data import Inputs

@@ -11,7 +11,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ..network.binding import Inputs
-from ..network.program import FLOAT_ROUNDING, Program, Rounding, State
+from ..network.parts import FLOAT_ROUNDING, Rounding, State
+from ..network.program import Program
 from ..values import Format, Plan
 from .evaluator import Evaluator, check_finite
 

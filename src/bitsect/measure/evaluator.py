@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..errors import BitsectError, DataError
 from ..network.binding import Inputs
-from ..network.program import FLOAT_ROUNDING, Program, Rounding
+from ..network.parts import FLOAT_ROUNDING, Rounding
+from ..network.program import Program
 from ..rounding.rounder import Rounder
 from ..sources.data import Samples
 from ..sources.tasks.task import SampleError, Task

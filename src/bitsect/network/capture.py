@@ -25,7 +25,7 @@ from .grouped import grouped_products
 from .operators import DECOMPOSITIONS
 from .program import Program
 from .quiet import quiet
-from .reader import describe
+from .reader import read_graph
 
 
 def capture(
@@ -74,7 +74,7 @@ def _read(
     merge_aliases(functional)
     if device is not None:
         functional = _on_device(functional, device)
-    return describe(functional, example, embeddings=embeddings)
+    return read_graph(functional, example, embeddings=embeddings)
 
 
 def _check(model: object, example: Inputs) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
 from ..errors import BitsectError
+from .binding import Inputs
 from .operators import module_path, operator_name
+from .parts import Multiply, Operand
+
+if TYPE_CHECKING:
+    from .program import Program
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,94 @@ class Derivative:
                 )
         split = iter(products)
         return {name: tuple(next(split) for _ in self.variables[name]) for name in names}
+
+
+def differentiate(
+    program: Program,
+    inputs: Inputs,
+    loss: Callable[[Any], Tensor],
+    layers: Sequence[str],
+    *,
+    once: bool = False,
+) -> Derivative:
+    """Derivatives of `loss(outputs)` with respect to each layer's weight.
+
+    A matmul of two activations has none: there, with respect to zeros added to its operands.
+    Differentiated `once` there are no Hessian products, at a fraction of the memory.
+    """
+    variables: dict[str, list[Tensor]] = {name: [] for name in layers}
+
+    def add_zeros(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
+        if multiply.layer not in variables or multiply.weight is not None:
+            return value
+        zeros = torch.zeros_like(value, requires_grad=True)
+        variables[multiply.layer].append(zeros)
+        return value + zeros
+
+    value = _tracked_loss(program, inputs, loss, variables, add_zeros)
+    flat = [variable for group in variables.values() for variable in group]
+    with explained(program.nodes):
+        gradients = iter(
+            torch.autograd.grad(value, flat, create_graph=not once, allow_unused=True, materialize_grads=True)
+        )
+    tracked = {name: tuple(next(gradients) for _ in group) for name, group in variables.items()}
+    detached = {name: tuple(gradient.detach() for gradient in group) for name, group in tracked.items()}
+    groups = {name: tuple(group) for name, group in variables.items()}
+    return Derivative(detached, groups, tracked, program.nodes)
+
+
+def first_derivatives(
+    program: Program,
+    inputs: Inputs,
+    loss: Callable[[Any], Tensor],
+    layers: Sequence[str],
+    see: Callable[[tuple[str, int], Tensor], None],
+) -> dict[str, tuple[list[Tensor], dict[tuple[str, int], Tensor]]]:
+    """First derivatives alone: of each layer's weights, and of its activation operands by their key.
+
+    `see` is shown every such operand.
+    """
+    variables: dict[str, list[Tensor]] = {name: [] for name in layers}
+    operands: dict[str, dict[tuple[str, int], Tensor]] = {name: {} for name in layers}
+
+    def follow(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
+        if multiply.layer not in operands or operand.layout is not None:
+            return value
+        key = (multiply.node.name, multiply.operands.index(operand))
+        see(key, value.detach())
+        zeros = operands[multiply.layer][key] = torch.zeros_like(value, requires_grad=True)
+        return value + zeros
+
+    value = _tracked_loss(program, inputs, loss, variables, follow)
+    flat = [leaf for name in layers for leaf in (*variables[name], *operands[name].values())]
+    with explained(program.nodes):
+        gradients = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
+    return {
+        name: ([next(gradients) for _ in variables[name]], {key: next(gradients) for key in operands[name]})
+        for name in layers
+    }
+
+
+def _tracked_loss(
+    program: Program,
+    inputs: Inputs,
+    loss: Callable[[Any], Tensor],
+    variables: dict[str, list[Tensor]],
+    operand: Callable[[Multiply, Operand, Tensor], Tensor],
+) -> Tensor:
+    """The loss, as a function of the weights of the layers in `variables`, where they are noted."""
+    leaves: dict[Node, Tensor] = {}
+    for multiply in program.multiplies:
+        weight = multiply.weight
+        if multiply.layer in variables and weight is not None and weight.root not in leaves:
+            assert weight.root is not None
+            leaf = program.constant(weight.root).clone().requires_grad_()
+            leaves[weight.root] = leaf
+            variables[multiply.layer].append(leaf)
+    with torch.enable_grad():
+        with explained(program.nodes):
+            outputs = program.run_tracked(inputs, leaves, operand)
+        return loss(outputs)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch.fx import Node
 
 from .operators import operator_name, origins, through_reshapes
-from .program import Operand
+from .parts import Operand
 
 # Into how many parts nn.MultiheadAttention splits `in_proj_weight` → what they project.
 PACKED = {2: ("q", "kv"), 3: ("q", "k", "v")}

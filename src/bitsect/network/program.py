@@ -8,90 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
-from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from ..errors import BitsectError, DataError
-from ..values import Comparison, Layer, Place, Skipped
-from ..values.grid import Grid
+from ..values import Comparison
 from .binding import Binding, Inputs
-from .derivative import Derivative, explained
-from .layout import Layout
-
-
-@dataclass(frozen=True)
-class Operand:
-    """One factor of a multiply: a weight with its layout, or an activation with the tensor it reads."""
-
-    position: int
-    node: Node
-    layout: Layout | None = None  # of a weight
-    root: Node | None = None  # what a weight is a view of: the value that is differentiated
-    tensor: str | None = None  # of an activation: the name its range is kept under
-
-
-@dataclass(frozen=True)
-class Multiply:
-    """A place of a layer in the graph."""
-
-    layer: str
-    place: Place
-    node: Node
-    operands: tuple[Operand, ...]
-    output: str  # the name of the tensor after batch norm and a following rectifier
-
-    @property
-    def weight(self) -> Operand | None:
-        return next((operand for operand in self.operands if operand.layout is not None), None)
-
-    @property
-    def activations(self) -> tuple[Operand, ...]:
-        return tuple(operand for operand in self.operands if operand.layout is None)
-
-
-@dataclass(frozen=True)
-class Sum:
-    """A residual sum: two activations of one shape added, with a following rectifier."""
-
-    node: Node
-    tensor: str
-    addends: tuple[Node, Node]
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """What a plan does to a program: operands replaced, operands rounded, biases added, results rounded.
-
-    A kernel does a step in an arithmetic of its own, from the step's operator and arguments, and may
-    include steps after it: these are `done` and hand on what they are given.
-    """
-
-    weights: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)
-    inputs: Mapping[tuple[str, int], Grid] = field(default_factory=dict)
-    biases: Mapping[str, Tensor] = field(default_factory=dict)  # shaped to be added to a multiply's result
-    results: Mapping[str, Grid] = field(default_factory=dict)
-    kernels: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
-    done: Collection[str] = ()
-
-
-FLOAT_ROUNDING = Rounding()
-
-
-@dataclass(frozen=True)
-class State:
-    """The values alive before a layer."""
-
-    values: Mapping[Node, Any]
-    rows: int  # samples in the batch, without padding
+from .derivative import Derivative, differentiate, first_derivatives
+from .parts import FLOAT_ROUNDING, Contents, Multiply, Operand, Rounding, State
 
 
 class Program:
@@ -99,33 +30,21 @@ class Program:
 
     comparison: Comparison | None = None  # with the network, where it was captured from one
 
-    def __init__(
-        self,
-        *,
-        nodes: Sequence[Node],
-        constants: Mapping[Node, Any],
-        inputs: Sequence[Node],
-        outputs: Any,
-        in_spec: pytree.TreeSpec,
-        out_spec: pytree.TreeSpec,
-        layers: tuple[Layer, ...],
-        multiplies: tuple[Multiply, ...],
-        sums: tuple[Sum, ...],
-        tensors: Mapping[str, Sequence[Node]],
-        skipped: tuple[Skipped, ...],
-        example: Inputs,
-        fixed_batch: int | None,
-        exported: ExportedProgram,
-    ) -> None:
-        self.layers, self.multiplies, self.sums = layers, multiplies, sums
-        self.tensors = {name: nodes[0] for name, nodes in tensors.items()}
-        self._tensor_nodes, self.skipped = dict(tensors), skipped
-        self.example, self.fixed_batch, self.exported = example, fixed_batch, exported
-        self._inputs, self._outputs = list(inputs), outputs
-        self._binding, self._out_spec = Binding(inputs, in_spec, fixed_batch), out_spec
-        self._given = dict(constants)  # parameters, buffers and literal constants
-        self._split(nodes)
-        self._multiply_at = {multiply.node: multiply for multiply in multiplies}
+    def __init__(self, contents: Contents) -> None:
+        self.layers, self.multiplies, self.sums = contents.layers, contents.multiplies, contents.sums
+        self.tensors = {name: nodes[0] for name, nodes in contents.tensors.items()}
+        self._tensor_nodes, self.skipped = dict(contents.tensors), contents.skipped
+        self.example, self.fixed_batch, self.exported = (
+            contents.example,
+            contents.fixed_batch,
+            contents.exported,
+        )
+        self._inputs, self._outputs = list(contents.inputs), contents.outputs
+        self._binding = Binding(contents.inputs, contents.in_spec, contents.fixed_batch)
+        self._out_spec = contents.out_spec
+        self._given = dict(contents.constants)
+        self._split(contents.nodes)
+        self._multiply_at = {multiply.node: multiply for multiply in self.multiplies}
         self._start: dict[str, int] = {}
         for index, node in enumerate(self._steps):
             if node in self._multiply_at:
@@ -224,33 +143,8 @@ class Program:
     def differentiate(
         self, inputs: Inputs, loss: Callable[[Any], Tensor], layers: Iterable[str], *, once: bool = False
     ) -> Derivative:
-        """Derivatives of `loss(outputs)` with respect to each layer's weight.
-
-        A matmul of two activations has none: there, with respect to zeros added to its operands.
-        Differentiated `once` there are no Hessian products, at a fraction of the memory.
-        """
-        wanted = self._known(layers)
-        variables: dict[str, list[Tensor]] = {name: [] for name in wanted}
-
-        def add_zeros(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
-            if multiply.layer not in wanted or multiply.weight is not None:
-                return value
-            zeros = torch.zeros_like(value, requires_grad=True)
-            variables[multiply.layer].append(zeros)
-            return value + zeros
-
-        value = self._tracked_loss(inputs, loss, variables, add_zeros)
-        flat = [variable for group in variables.values() for variable in group]
-        with explained(self._steps):
-            gradients = iter(
-                torch.autograd.grad(
-                    value, flat, create_graph=not once, allow_unused=True, materialize_grads=True
-                )
-            )
-        tracked = {name: tuple(next(gradients) for _ in group) for name, group in variables.items()}
-        detached = {name: tuple(gradient.detach() for gradient in group) for name, group in tracked.items()}
-        groups = {name: tuple(group) for name, group in variables.items()}
-        return Derivative(detached, groups, tracked, self._steps)
+        """Derivatives of `loss(outputs)` with respect to each layer's weight: see `derivative`."""
+        return differentiate(self, inputs, loss, self._known(layers), once=once)
 
     def gradients(
         self,
@@ -259,57 +153,21 @@ class Program:
         layers: Iterable[str],
         see: Callable[[tuple[str, int], Tensor], None] = lambda key, value: None,
     ) -> dict[str, tuple[list[Tensor], dict[tuple[str, int], Tensor]]]:
-        """First derivatives alone: of each layer's weights, and of its activation operands by their key.
+        """First derivatives of each layer's weights and of its activation operands: see `derivative`."""
+        return first_derivatives(self, inputs, loss, self._known(layers), see)
 
-        `see` is shown every such operand.
-        """
-        wanted = self._known(layers)
-        variables: dict[str, list[Tensor]] = {name: [] for name in wanted}
-        operands: dict[str, dict[tuple[str, int], Tensor]] = {name: {} for name in wanted}
-
-        def follow(multiply: Multiply, operand: Operand, value: Tensor) -> Tensor:
-            if multiply.layer not in wanted or operand.layout is not None:
-                return value
-            key = (multiply.node.name, multiply.operands.index(operand))
-            see(key, value.detach())
-            zeros = operands[multiply.layer][key] = torch.zeros_like(value, requires_grad=True)
-            return value + zeros
-
-        value = self._tracked_loss(inputs, loss, variables, follow)
-        flat = [leaf for name in wanted for leaf in (*variables[name], *operands[name].values())]
-        with explained(self._steps):
-            gradients = iter(torch.autograd.grad(value, flat, allow_unused=True, materialize_grads=True))
-        return {
-            name: (
-                [next(gradients) for _ in variables[name]],
-                {key: next(gradients) for key in operands[name]},
-            )
-            for name in wanted
-        }
-
-    def _tracked_loss(
+    def run_tracked(
         self,
         inputs: Inputs,
-        loss: Callable[[Any], Tensor],
-        variables: dict[str, list[Tensor]],
+        leaves: dict[Node, Tensor],
         operand: Callable[[Multiply, Operand, Tensor], Tensor],
-    ) -> Tensor:
-        """The loss, as a function of the weights of the layers in `variables`, where they are noted."""
-        leaves: dict[Node, Tensor] = {}
-        for multiply in self.multiplies:
-            weight = multiply.weight
-            if multiply.layer in variables and weight is not None and weight.root not in leaves:
-                assert weight.root is not None
-                leaf = self._constants[weight.root].detach().clone().requires_grad_()
-                leaves[weight.root] = leaf
-                variables[multiply.layer].append(leaf)
+    ) -> Any:
+        """The outputs of the float network as autograd follows them from `leaves`."""
         values, rows = self._binding.bind(inputs, self.device)
-        with torch.enable_grad():
-            values |= {node: _detached(value) for node, value in self._constants.items()}
-            values |= self._prologue_with(leaves)
-            with explained(self._steps):
-                self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=operand)
-            return loss(self._collect(values, rows))
+        values |= {node: _detached(value) for node, value in self._constants.items()}
+        values |= self._prologue_with(leaves)
+        self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=operand)
+        return self._collect(values, rows)
 
     # What the verbs stand on.
 
@@ -377,9 +235,8 @@ class Program:
         """A hash of the graph and of every parameter, buffer and constant."""
         graph = self.exported.graph
         digest = hashlib.sha256("\n".join(node.format_node() or "" for node in graph.nodes).encode())
-        digest.update(
-            repr(self.layers).encode()
-        )  # the graph alone does not tell an image of 32² from one of 64²
+        # The graph alone does not tell an image of 32² from one of 64².
+        digest.update(repr(self.layers).encode())
         for node, value in self._given.items():
             digest.update(node.name.encode())
             if isinstance(value, Tensor) and value.device.type != "meta":

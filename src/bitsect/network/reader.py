@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -24,24 +23,20 @@ from .operators import (
     EMBEDDING,
     LINEAR,
     MATMULS,
-    MULTIPLIES,
-    OPAQUE_MULTIPLIES,
-    RECURRENT,
-    TRAINING,
     TRANSPOSED_CONVOLUTIONS,
     aten,
     is_float,
-    is_random,
     is_rectifier,
-    is_tensor,
     module_path,
     operator_name,
     through_reshapes,
 )
-from .program import Multiply, Operand, Program, Sum
+from .parts import Contents, Multiply, Operand, Sum
+from .program import Program
+from .skipped import reason_for
 
 
-def describe(exported: ExportedProgram, example: Inputs, *, embeddings: bool) -> Program:
+def read_graph(exported: ExportedProgram, example: Inputs, *, embeddings: bool) -> Program:
     """The program of a functional exported graph."""
     return _Reader(exported, example, embeddings).program()
 
@@ -62,7 +57,6 @@ class _Reader:
         self.nodes = [node for node in exported.graph.nodes if computes(node)]
         self.tensors: dict[str, list[Node]] = {}
         self.name_of: dict[Node, str] = {}
-        self.skipped: list[Skipped] = []
 
     def program(self) -> Program:
         found = [(node, *pair) for node in self.nodes if (pair := self._operands(node)) is not None]
@@ -88,24 +82,26 @@ class _Reader:
             )
             kinds.setdefault(layer, signature.kind)
         layers = tuple(Layer(name, kinds[name], shapes[name], tuple(places[name])) for name in places)
-        for node in self.nodes:
-            self._list_skipped(node)
+        layers_at = {multiply.node for multiply in multiplies}
+        skipped = [each for node in self.nodes if (each := self._skipped(node, layers_at)) is not None]
         outputs = user_outputs(self.exported)
         return Program(
-            nodes=self.nodes,
-            constants=self.constants,
-            inputs=self.inputs,
-            outputs=outputs,
-            in_spec=self.exported.call_spec.in_spec,
-            out_spec=self.exported.call_spec.out_spec,
-            layers=layers,
-            multiplies=tuple(multiplies),
-            sums=self._sums(),
-            tensors=self.tensors,
-            skipped=tuple(self.skipped),
-            example=self.example,
-            fixed_batch=self.fixed_batch,
-            exported=self.exported,
+            Contents(
+                nodes=self.nodes,
+                constants=self.constants,
+                inputs=self.inputs,
+                outputs=outputs,
+                in_spec=self.exported.call_spec.in_spec,
+                out_spec=self.exported.call_spec.out_spec,
+                layers=layers,
+                multiplies=tuple(multiplies),
+                sums=self._sums(),
+                tensors=self.tensors,
+                skipped=tuple(skipped),
+                example=self.example,
+                fixed_batch=self.fixed_batch,
+                exported=self.exported,
+            )
         )
 
     # Layers
@@ -330,41 +326,14 @@ class _Reader:
                 found.append(Sum(node, tensor, (addends[0], addends[1])))
         return tuple(found)
 
-    # What stays in float
-
-    def _list_skipped(self, node: Node) -> None:
-        reason = self._reason(node)
-        if reason is not None:
-            name = join(module_path(node), operator_name(node.target))
-            self.skipped.append(Skipped(name, str(node.target), reason))
-
-    def _reason(self, node: Node) -> str | None:
-        """Why `node` stays in float, if it multiplies or may do so."""
-        name = operator_name(node.target)
-        if name in RECURRENT:
-            return "recurrent, of open length or in training: its multiplies stay inside one operator"
-        if is_random(node):
-            return "random operator: results differ from run to run"
-        if node in self.fixed:
+    def _skipped(self, node: Node, layers_at: set[Node]) -> Skipped | None:
+        """`node` with the reason why it stays in float, if it multiplies or may do so and is no layer."""
+        if node in layers_at:
             return None
-        if node.target in MULTIPLIES:
-            operands = [source for source in node.all_input_nodes if is_tensor(source)]
-            if len(operands) < 2 or self._operands(node) is not None:
-                return None
-            if not all(is_float(operand) for operand in operands):
-                return "its operands are not floating point"
-            return "not a sum of products of two operands"
-        if name in OPAQUE_MULTIPLIES:
-            return "this multiply has no quantised form"
-        if name in TRAINING:
-            return "batch norm in training mode: results depend on the rest of the batch"
-        if node.target == EMBEDDING and not self.embeddings:
-            return "embedding: a look-up, quantised on request (--embeddings)"
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
-            return "control flow: the layers inside its branches are not seen"
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
-            return "custom operator: bitsect does not know whether it multiplies"
-        return None
+        reason = reason_for(node, is_fixed=node in self.fixed, embeddings=self.embeddings)
+        if reason is None:
+            return None
+        return Skipped(join(module_path(node), operator_name(node.target)), str(node.target), reason)
 
     def _full_sizes(self, node: Node) -> tuple[int, ...]:
         """The shape of `node` at batch one, or at the batch that the network fixes."""

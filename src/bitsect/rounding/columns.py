@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..network.operators import CONVOLUTIONS, LINEAR, MATMULS, TRANSPOSED_CONVOLUTIONS
-from ..network.program import Multiply
+from ..network.parts import Multiply
 
 
 def are_known(multiply: Multiply) -> bool:

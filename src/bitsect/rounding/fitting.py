@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..network.program import Multiply, Operand, Program
+from ..network.parts import Multiply, Operand
+from ..network.program import Program
 from ..sources.data import Samples
 from ..sources.data.samples import drawn
 from ..values import Format

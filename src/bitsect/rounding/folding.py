@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..network.operators import CONVOLUTIONS, LINEAR, TRANSPOSED_CONVOLUTIONS, operator_name
-from ..network.program import Multiply, Program
+from ..network.parts import Multiply
+from ..network.program import Program
 
 WITH_BIAS = LINEAR | CONVOLUTIONS | TRANSPOSED_CONVOLUTIONS  # their third argument
 

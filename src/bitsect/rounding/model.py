@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ..errors import DataError
-from ..network.program import Program, Rounding
+from ..network.parts import Rounding
+from ..network.program import Program
 
 
 class QuantizedModel(nn.Module):

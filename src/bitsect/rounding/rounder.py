@@ -14,7 +14,8 @@ from ..errors import PlanError
 from ..names import check_name
 from ..network.layout import Layout
 from ..network.operators import operator_name, through_reshapes
-from ..network.program import Multiply, Operand, Program, Rounding
+from ..network.parts import Multiply, Operand, Rounding
+from ..network.program import Program
 from ..values import PAPER, Format, Placement, Plan, Range, Ranges
 from ..values.grid import Grid
 from . import ROUNDINGS

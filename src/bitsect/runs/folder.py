@@ -235,8 +235,8 @@ class RunFolder:
                 shown = name.replace("_", " ")
                 old, new = (_short(item) for item in (known.get(name), value))
                 raise RunError(
-                    f"{self.path} was made with {shown} {old}, not {new}: pass --fresh to start it anew, "
-                    "or choose another folder with --out"
+                    f"{self.path} was made with {shown} {old}, not {new}: pass [fresh=True] to start it anew, "
+                    "or choose another folder with [out=FOLDER]"
                 )
         self.run = run
 
@@ -255,7 +255,7 @@ class RunFolder:
                 if f'"run": "{run}"'.encode() not in file.read(4096):
                     raise RunError(
                         f"{path} is of another run, whose run.json is gone: choose another folder with "
-                        f"--out, or {START_ANEW}"
+                        f"[out=FOLDER], or {START_ANEW}"
                     )
 
     def inside(self, name: str) -> Path:

@@ -203,7 +203,7 @@ def _is_there(spec: str) -> bool:
 def _gone(folder: RunFolder, known: Recorded) -> str:
     return (
         f"{folder.path} was made with the samples of {known.data}, which are not there any more: say where "
-        f"they are now, with `bitsect search {folder.path} --data FILE`, or --calibration FILE in evaluate"
+        f"they are now, with `bitsect search {folder.path} --data FILE`, or [calibration=FILE] in evaluate"
     )
 
 

@@ -59,7 +59,7 @@ class Budget:
                 continue
             value = getattr(cost, field.name)
             if value is None:
-                raise BitsectError(f"a latency budget of {self} needs a latency table: give --latency")
+                raise BitsectError(f"a latency budget of {self} needs a latency table: pass [latency=FILE]")
             shares.append(value / limit - 1)
         return max(shares, default=-1.0)
 

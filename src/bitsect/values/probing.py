@@ -27,16 +27,16 @@ class Probing:
         """What a reader of the scores must know of their noise, a sentence each.
 
         >>> list(Probing("hutchinson", 0.2, 0.05).doubts())
-        ['The traces are known to 20 % (standard error, median layer), not to 5 %: raise --probes.']
+        ['The traces are known to 20 % (standard error, median layer), not to 5 %: raise [probes=].']
         """
         if self.instead is not None:
             yield f"The traces are Hutchinson's: gauss-newton cannot be had, as {self.instead}."
         if self.relative_error is None:
-            yield "How well the traces are known takes two probes to tell: raise --probes."
+            yield "How well the traces are known takes two probes to tell: raise [probes=]."
         elif not self.reached:
             yield (
                 f"The traces are known to {_percent(self.relative_error)} (standard error, median layer), "
-                f"not to {_percent(self.tolerance)}: raise --probes."
+                f"not to {_percent(self.tolerance)}: raise [probes=]."
             )
 
     def meaning(self) -> Iterator[str]:
@@ -45,7 +45,7 @@ class Probing:
             named = ", ".join(self.gauss_newton_part[:3]) + (", …" if len(self.gauss_newton_part) > 3 else "")
             yield (
                 f"The outputs are curved in {len(self.gauss_newton_part)} layers ({named}): their traces are "
-                "those of the Gauss–Newton matrix; --estimator hutchinson adds the network's own curvature."
+                "those of the Gauss–Newton matrix; [estimator=hutchinson] adds the network's own curvature."
             )
 
     def to_json(self) -> dict[str, Any]:

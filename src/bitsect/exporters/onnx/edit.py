@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import ExportError
-from ...network.program import Multiply, Program, Rounding
+from ...network.parts import Multiply, Rounding
+from ...network.program import Program
 from ...rounding.folding import Folded
 from ...rounding.placements.onnxruntime import IntegerLayer
 from ...rounding.rounder import Rounder

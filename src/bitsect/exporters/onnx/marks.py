@@ -25,7 +25,8 @@ from torch.fx import Graph, Node
 from ...errors import ExportError, MissingExtraError
 from ...network.grouped import GROUPED as GROUPED_MM
 from ...network.operators import is_tensor, origins, through_reshapes
-from ...network.program import Multiply, Program
+from ...network.parts import Multiply
+from ...network.program import Program
 from ...network.quiet import quiet
 from .grouped import GROUPED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...network.program import Multiply
+from ...network.parts import Multiply
 from ...values import Format
 from .grouped import GROUPED
 from .marks import Marked

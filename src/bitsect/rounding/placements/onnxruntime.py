@@ -21,7 +21,7 @@ from torch.nn.functional import linear
 from ...network.grouped import GROUPED, group_of_rows, grouped_mm
 from ...network.layout import Layout
 from ...network.operators import LINEAR, aten, is_rectifier, rectifier_bounds
-from ...network.program import Multiply
+from ...network.parts import Multiply
 from ...values import Format
 from ...values.grid import Grid
 from ..folding import Folded

@@ -28,7 +28,7 @@ def load_pt2(path: Path, *, trust: bool = False) -> ExportedProgram:
             check_checksums(path) if trust else _check_file(path)
     except UnsafeError as error:
         raise BitsectError(
-            f"{path}: {error}; loading it can run its author's code: pass --trust if you know them"
+            f"{path}: {error}; loading it can run its author's code: pass [trust=True] if you know them"
         ) from None
     except DamagedError as error:
         raise BitsectError(f"{path}: {error}") from None

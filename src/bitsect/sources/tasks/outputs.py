@@ -45,7 +45,7 @@ def logits_name(outputs: Any) -> str:
         if len(fitting) > 1:
             raise DataError(
                 f"several outputs could be the logits ({', '.join(fitting)}): "
-                f"name one with --output (in Python output=), or {OWN_TASK}"
+                f"name one with [output=NAME], or {OWN_TASK}"
             )
         if fitting:
             return fitting[0]
