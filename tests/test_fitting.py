@@ -15,7 +15,8 @@ import bitsect
 from bitsect import Settings
 from bitsect.errors import PlanError, RunError
 from bitsect.network.capture import capture
-from bitsect.network.program import Multiply, Program
+from bitsect.network.parts import Multiply
+from bitsect.network.program import Program
 from bitsect.rounding import fitting
 from bitsect.rounding.fitting import Fitter, left_to_squant, uses_of
 from bitsect.rounding.gptq import Means, Moments, fit

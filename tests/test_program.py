@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from bitsect.errors import BitsectError, DataError
 from bitsect.network.capture import capture
-from bitsect.network.program import Program, Rounding
+from bitsect.network.parts import Rounding
+from bitsect.network.program import Program
 from bitsect.values.grid import Grid
 from odd_models import (
     BATCH,

@@ -108,6 +108,18 @@ def test_docstrings_and_messages_name_only_what_is_public() -> None:
     assert private == []
 
 
+def test_messages_mention_options_for_python_and_the_command_line() -> None:
+    """Outside the command's own modules an option is [name=value], unless within a whole `command`."""
+    one_sided = []
+    for path in sorted(set(SOURCE.rglob("*.py")) - set((SOURCE / "cli").rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+            if re.search(r"(^|\s)--[a-z]", re.sub("`[^`]*`", "", text)) and "`bitsect" not in text:
+                one_sided.append(f"{path.relative_to(ROOT)}, line {node.lineno}: {text}")
+    assert [line for line in one_sided if "errors.py" not in line] == []
+
+
 def test_references_in_the_source_lead_somewhere() -> None:
     for path in sorted(SOURCE.rglob("*.py")):
         for reference in re.findall(r'"(bitsect(?:\.\w+)+:\w+)"', path.read_text()):

@@ -225,7 +225,7 @@ def test_another_run_is_refused_with_what_changed_and_both_ways_out(
     folder = RunFolder(tmp_path / "run")
     folder.claim(IDENTITY)
     with pytest.raises(
-        RunError, match=f"run was made with {message}: pass --fresh.*another folder with --out"
+        RunError, match=f"run was made with {message}: pass fresh=True .*another folder with out='FOLDER'"
     ):
         folder.claim({**IDENTITY, **changed})
     assert json.loads((tmp_path / "run" / "run.json").read_text())["batch_size"] == 64
@@ -287,7 +287,9 @@ def test_journals_without_their_run_json_are_not_adopted_by_another_run(tmp_path
     folder.close()
     (folder.path / "run.json").unlink()
     other = RunFolder(folder.path)
-    with pytest.raises(RunError, match=r"pairs\.journal is of another run, whose run.json is gone.*--fresh"):
+    with pytest.raises(
+        RunError, match=r"pairs\.journal is of another run, whose run.json is gone.*fresh=True"
+    ):
         other.claim({**IDENTITY, "batch_size": 1})
     assert not RunFolder.is_run(other.path)
     other.claim(IDENTITY)  # they are its own
@@ -452,8 +454,8 @@ def test_a_run_copied_without_its_lock_is_a_run(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ("[]", "expected an object.*pass --fresh"),
-        ('{"version": 0}', "another version of bitsect: pass --fresh"),
+        ("[]", "expected an object.*pass fresh=True"),
+        ('{"version": 0}', "another version of bitsect: pass fresh=True"),
     ],
 )
 def test_a_run_json_that_is_not_ours_any_more(tmp_path: Path, text: str, message: str) -> None:
@@ -499,7 +501,7 @@ OPEN = """
 import sys
 from pathlib import Path
 from bitsect.errors import RunError
-from bitsect.store import Folder
+from bitsect.runs.folder import RunFolder
 try:
     RunFolder(Path(sys.argv[1]))
 except RunError as error:
@@ -544,8 +546,10 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from tiny import residual_context
-from bitsect.measure import exact_pairs, hessian_traces
-from bitsect.store import Journal
+from bitsect.measure.pairs import exact_pairs
+from bitsect.measure.traces import hessian_traces
+from bitsect.measure.work import fill
+from bitsect.runs.folder import Journal
 from bitsect.values import INT8
 
 context = residual_context(12)

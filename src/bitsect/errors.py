@@ -10,7 +10,7 @@
     ├── ExportError         a written model cannot be proven equal to the one that was judged
     └── MissingExtraError   an optional dependency is needed
 
-Messages mention options as [name=value]. Python users read them as keyword arguments, users of the
+Messages mention options as [name=value], or as [name=] without a value. Python users read them as keyword arguments, users of the
 command line as options:
 
 >>> error = BitsectError("samples are needed: pass [data=FILE]")
@@ -57,7 +57,9 @@ def in_command(text: str) -> str:
 
 def _as_argument(mention: re.Match[str]) -> str:
     name, value = mention.groups()
-    literal = value in ("", "True", "False", "None") or re.fullmatch(r"[\d.]+|\[.*|\(.*", value)
+    if value == "":
+        return name
+    literal = value in ("True", "False", "None") or re.fullmatch(r"[\d.]+|\[.*|\(.*", value)
     return f"{name}={value}" if literal else f"{name}={value!r}"
 
 

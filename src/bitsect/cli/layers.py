@@ -91,7 +91,10 @@ def layers(
     for remark in remarks(program):
         stdout.print(f"Note: {remark}.", markup=False, soft_wrap=True)
     if steps is not None:
-        stdout.print(f"Recurrent layers are unrolled: sequences are {steps} steps long, as in the example.")
+        stdout.print(
+            f"Recurrent layers are unrolled: sequences are {steps} steps long, as in the example.",
+            soft_wrap=True,
+        )
     if program.skipped:
         stdout.print("\nStays in float:")
         for item in program.skipped:

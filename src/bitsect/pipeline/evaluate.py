@@ -127,7 +127,7 @@ def evaluate_file(
         "batch_size",
         "threads",
     }:
-        raise OptionError(f"[{name}=…] does not apply to an ONNX file, whose formats and ranges are fixed")
+        raise OptionError(f"[{name}=] does not apply to an ONNX file, whose formats and ranges are fixed")
     model = choose("runtime", runtime, RUNTIMES)(path, threads=settings.threads)
     samples = _load(data, asked, model)
     output = settings.output or model.metadata.get("bitsect.output")

@@ -78,7 +78,7 @@ class Judge:
             with calling("evaluate", str(self.name)):
                 value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounding(plan))))
             if not 0 <= value < float("inf"):
-                raise BitsectError(f"[evaluate=…] returned {value}: expected a finite number, at least 0")
+                raise BitsectError(f"[evaluate=] returned {value}: expected a finite number, at least 0")
             done[key] = {"value": np.array([value])}
             self.evaluator.judged_batches += 1
         return Evaluation(float(done[key]["value"][0]), 1, 1)

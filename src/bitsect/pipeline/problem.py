@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from ..runs.run import Run
 from ..solve.allowed import Allowed
+from ..solve.costs import cost_table
 from ..solve.search.problem import Problem
 from ..values import Format, Goal, LatencyTable, Scores, Scoring, high_to_low
 from ..values.goal import parse_formats
@@ -14,6 +16,7 @@ from ..values.scoring import EACH
 from .judge import Judge
 
 Order = Mapping[Format, Sequence[str]]
+DAMAGE_SAMPLES = 512  # that the predicted damage of plans rests on: two halves of them agree
 
 
 def order_layers(run: Run, scoring: Scoring, goal: Goal, allowed: Allowed) -> tuple[Scores, Order]:
@@ -32,7 +35,17 @@ def scoring_format(scoring: Scoring, goal: Goal, step: Format) -> Format:
 
 
 def state_problem(
-    run: Run, allowed: Allowed, order: Order, needed: Fraction, judge: Judge, table: LatencyTable | None
+    run: Run,
+    allowed: Allowed,
+    order: Order,
+    needed: Fraction,
+    judge: Judge,
+    goal: Goal,
+    table: LatencyTable | None,
 ) -> Problem:
-    """Everything that a search may know."""
-    return Problem(run.layers, allowed.formats, order.__getitem__, needed, judge)
+    """Everything that a search may know; the frontier also needs the predicted damage of every plan."""
+    costs = cost_table(run.layers, allowed.formats, table, goal.objective)
+    problem = Problem(run.layers, allowed.formats, order.__getitem__, needed, judge, costs=costs)
+    if goal.search == "frontier" and problem.changes:
+        return replace(problem, damage=run.damage(problem.changes, min(DAMAGE_SAMPLES, len(run.samples))))
+    return problem

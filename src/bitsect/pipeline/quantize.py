@@ -66,7 +66,7 @@ def quantize(
         early = notes_on_samples(run, judge, float_network, goal.target)
         judge.calibrate({*allowed.steps, *allowed.wanted})
         scores, order = order_layers(run, scoring, goal, allowed)
-        problem = state_problem(run, allowed, order, needed, judge, table)
+        problem = state_problem(run, allowed, order, needed, judge, goal, table)
         with run.progress.stage("search") as judge.progress:
             found = solve(problem, goal, table)
         evaluations = len(judge.judged)
@@ -86,6 +86,6 @@ def check_request(goal: Goal, scoring: Scoring, evaluate: Evaluate | None, test_
     metric_named(scoring.metric)
     if evaluate is not None and test_data is not None:
         raise OptionError(
-            "[test_data=…] cannot be combined with [evaluate=…], which judges the model itself: "
+            "[test_data=] cannot be combined with [evaluate=], which judges the model itself: "
             "call it on result.model() afterwards"
         )
