@@ -1,4 +1,4 @@
-"""How long plans take: tables of latencies, costs of plans, budgets. Numbers only, no torch."""
+"""Where latency tables come from: the A100 formula, CUTLASS files."""
 
 from ..solve.costs import bit_operations, cost, cost_table, describe, faster_formats, latency_ms
 from ..values.budget import Budget

@@ -1,1 +1,1 @@
-"""The folder: journals, what a run is of, progress."""
+"""The run folder: what a run is of, journals, progress."""

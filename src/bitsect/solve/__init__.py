@@ -1,1 +1,1 @@
-"""Numbers only: metrics, reliability, costs, searches; from tables to a plan."""
+"""Numbers only: metrics, reliability, costs, confidence, searches; from tables to a plan."""
