@@ -13,13 +13,14 @@ from ...rounding.rounder import Rounder
 from ...values import Plan
 from ...values.grid import Grid
 from ..ties import CodesOf, Key
+from .biases import add_bias, plus
 from .destination import Destination, Note, bits_of, deviations
 from .grouped import GROUPED, write_groups
 from .marks import Marked
 from .neighbours import RECTIFIERS, absorb_padding, bounds, is_superfluous, passes_on
 from .nodes import Node, Nodes, Value, attribute, input_of, replace, set_input
 from .sites import Site
-from .weights import Array, CodedWeight, folded_weight, to_array
+from .weights import CodedWeight, folded_weight, to_array
 
 
 class Edit:
@@ -292,7 +293,7 @@ class Edit:
         if folded.factor is not None:
             set_input(site.kernel, 2, self._float_bias(site, folded))
         elif site.multiply.node.name in self.rounding.biases:
-            self._correct(site, to_array(self.rounding.biases[site.multiply.node.name]))
+            add_bias(self.nodes, site, to_array(self.rounding.biases[site.multiply.node.name]))
         made = self.rounder.codes(site.multiply.layer, operand, site.format)
         return CodedWeight.of(made, operand.layout, folded)
 
@@ -328,7 +329,7 @@ class Edit:
         bias = input_of(gemm, 2)
         constant = self.nodes.constant(bias)
         if constant is not None:
-            result = self._sum(site, result, constant)
+            result = plus(self.nodes, site, result, constant)
         elif bias is not None:
             result = self.nodes.add("Add", [result, bias], f"{site.name}.add")
         replace(gemm.outputs[0], result)
@@ -349,33 +350,6 @@ class Edit:
     def _float_bias(self, site: Site, folded: Folded) -> Value:
         assert folded.bias is not None
         return self.nodes.add_constant(f"{site.name}.bias.folded", to_array(folded.bias.float()))
-
-    def _correct(self, site: Site, bias: Array) -> None:
-        """Add the bias that belongs to a fitted weight: to the kernel's own, or to its result."""
-        if site.kernel is None:
-            raise ExportError(f"layer '{site.multiply.layer}': its product is not found in the ONNX graph")
-        own = input_of(site.kernel, 2)
-        constant = np.float32(0) if own is None else self.nodes.constant(own)
-        if site.op_type != "MatMul" and constant is not None:
-            bias = bias if site.op_type == "Gemm" else bias.reshape(-1)
-            set_input(site.kernel, 2, self.nodes.add_constant(f"{site.name}.bias.corrected", constant + bias))
-            return
-        product = site.kernel.outputs[0]
-        (reader, *others) = [use.node for use in product.uses()] or [None]
-        if reader is not None and reader.op_type == "Add" and not others:
-            index = 1 - list(reader.inputs).index(product)
-            constant = self.nodes.constant(reader.inputs[index])
-            if constant is not None:
-                total = self.nodes.add_constant(f"{site.name}.bias.corrected", constant + bias)
-                reader.replace_input_with(index, total)
-                return
-        replace(product, corrected := self._sum(site, product, bias))
-        corrected.producer().replace_input_with(0, product)
-
-    def _sum(self, site: Site, product: Value, bias: Array) -> Value:
-        """A product plus a constant: ONNX Runtime would make a Gemm of an Add, on a float kernel."""
-        negated = self.nodes.add_constant(f"{site.name}.bias.negated", -bias)
-        return self.nodes.add("Sub", [product, negated], f"{site.name}.sub")
 
     def _write_integer_bias(self, site: Site, layer: IntegerLayer) -> None:
         if layer.bias is None:
