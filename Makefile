@@ -15,14 +15,15 @@ export OMP_WAIT_POLICY ?= passive
 demo: .venv/.demo
 	@for network in resnet mobilenet transformer; do \
 		echo; echo "── zoo:fashion-$$network ──"; \
-		$(BIN)/bitsect quantize zoo:fashion-$$network --target 99% --samples 512 \
+		$(BIN)/bitsect quantize zoo:fashion-$$network --target 99% --draw 512 \
 			--out runs/demo-$$network || exit 1; \
 	done
 	@echo; echo "── runs/demo-resnet.onnx ──"
 	@$(BIN)/bitsect export runs/demo-resnet --out runs/demo-resnet.onnx --force
 
+# Two tests at a time, one thread each; doctests of the package among them.
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

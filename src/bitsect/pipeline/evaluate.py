@@ -58,7 +58,7 @@ def evaluate(
 
     >>> judgement = evaluate("zoo:fashion-resnet", draw=64, format="int8")
     >>> judgement.plan.plan.counts
-    {'int8': 22}
+    {'float': 0, 'int8': 22}
 
     Arguments:
         model: a network, a spec, or the folder of a run, as for `quantize`.

@@ -40,7 +40,7 @@ def quantize(
 
     >>> result = quantize("zoo:fashion-resnet", target=0.9, draw=64, metric="sqnr", formats="int8")
     >>> result.plan.counts
-    {'int8': 22}
+    {'float': 0, 'int8': 22}
 
     Arguments:
         model: an nn.Module; a spec such as `zoo:fashion-resnet`, `FILE.pt2` or
