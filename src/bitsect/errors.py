@@ -10,8 +10,8 @@
     ├── ExportError         a written model cannot be proven equal to the one that was judged
     └── MissingExtraError   an optional dependency is needed
 
-Messages mention options as [name=value], or as [name=] without a value. Python users read them as keyword arguments, users of the
-command line as options:
+Messages mention options as [name=value], or [name=] without a value. Python users read them as keyword
+arguments, users of the command line as options:
 
 >>> error = BitsectError("samples are needed: pass [data=FILE]")
 >>> str(error), error.as_command()

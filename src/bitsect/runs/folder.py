@@ -235,8 +235,8 @@ class RunFolder:
                 shown = name.replace("_", " ")
                 old, new = (_short(item) for item in (known.get(name), value))
                 raise RunError(
-                    f"{self.path} was made with {shown} {old}, not {new}: pass [fresh=True] to start it anew, "
-                    "or choose another folder with [out=FOLDER]"
+                    f"{self.path} was made with {shown} {old}, not {new}: pass [fresh=True] to start it "
+                    "anew, or choose another folder with [out=FOLDER]"
                 )
         self.run = run
 
