@@ -29,7 +29,7 @@ from bitsect.exporters.onnx.edit import Edit
 from bitsect.exporters.onnx.write import Written
 from bitsect.exporters.proof import INTEGER_KERNELS, Proof
 from bitsect.exporters.runtimes.onnxruntime import OnnxModel, ReferenceModel, kernels, latencies_ms
-from bitsect.exporters.ties import Teller, Ties
+from bitsect.exporters.ties import Observer, Ties
 from bitsect.network.capture import capture
 from bitsect.network.program import Program
 from bitsect.rounding.rounder import Rounder
@@ -592,8 +592,8 @@ def test_ties_are_told_from_faults(steps: float, tmp_path: Path) -> None:
     written = write(program, samples, (FLOAT, INT8, INT8), tmp_path)
     ran, ties = moved_stem(written, steps).run(x), Ties()
     rounding = written.rounder(written.plan)
-    teller = Teller(written.path, written.exported.codes, program, rounding)
-    told = teller.rounding(rounding, x, [ran], ties)
+    observer = Observer(written.path, written.exported.codes, program, rounding)
+    told = observer.rounding(rounding, x, [ran], ties)
     assert told is not None
     torch.testing.assert_close(program.run(x, told), ran)
     assert ties.codes == 64 * 8 * 13 * 15

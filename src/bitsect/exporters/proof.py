@@ -26,14 +26,14 @@ from ..values import Format, Plan, megabytes
 from .onnx.write import Written, is_weights_of, write_onnx
 from .runtimes.onnxruntime import OnnxModel, ReferenceModel, kernels, latencies_ms
 from .subject import Subject
-from .ties import CodesOf, Key, Teller, Ties
+from .ties import CodesOf, Key, Observer, Ties
 
 LEAST_AGREEMENT = 0.995
 LARGEST_ACCURACY_GAP = 0.002
 LARGEST_OUTPUT_GAP = 0.05
 LARGEST_SCORE_GAP = 1e-5  # of one sample, whose score may be any number: float kernels differ in last bits
 LAST_BITS = 1e-5  # of the largest output: by more, a code has moved
-LARGEST_UNTOLD_GAP = 0.5  # where nobody tells ties from faults
+LARGEST_UNOBSERVED_GAP = 0.5  # where nobody tells ties from faults
 MOST_BY_TIES = 0.05
 INTEGER_KERNELS = ("QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGemm", "MatMulInteger")
 WEIGHT_ONLY_KERNELS = ("MatMulNBits", *INTEGER_KERNELS)
@@ -105,8 +105,8 @@ class Proof:
             found.append(
                 f"{len(self.by_ties)} of {self.samples} predictions differ by ties, too many to trust"
             )
-        if not self.outputs_off <= (LARGEST_OUTPUT_GAP if self.ties.codes else LARGEST_UNTOLD_GAP):
-            limit = LARGEST_OUTPUT_GAP if self.ties.codes else LARGEST_UNTOLD_GAP
+        if not self.outputs_off <= (LARGEST_OUTPUT_GAP if self.ties.codes else LARGEST_UNOBSERVED_GAP):
+            limit = LARGEST_OUTPUT_GAP if self.ties.codes else LARGEST_UNOBSERVED_GAP
             found.append(
                 f"outputs differ by up to {self.outputs_off:.1%} of the largest output (limit {limit:.0%}), "
                 "even where predictions agree"
@@ -243,8 +243,8 @@ class _Comparison:
     )
 
     @cached_property
-    def teller(self) -> Teller | None:
-        return Teller(self.model.path, self.codes, self.program, self.rounding) if self.codes else None
+    def observer(self) -> Observer | None:
+        return Observer(self.model.path, self.codes, self.program, self.rounding) if self.codes else None
 
     @property
     def count(self) -> int:
@@ -259,10 +259,10 @@ class _Comparison:
         self.identical += int(equal.sum())
         self.scores["judged"].append(_score(self.task, judged, labels))
         doubtful = not self.count or not same.all() or not off <= LAST_BITS
-        if doubtful and self.teller is not None:
-            told = self.teller.rounding(self.rounding, batch.inputs, _tensors(ran), self.ties)
-            if told is not None:
-                judged, differing = self.program.run(batch.inputs, told), ~same
+        if doubtful and self.observer is not None:
+            observed = self.observer.rounding(self.rounding, batch.inputs, _tensors(ran), self.ties)
+            if observed is not None:
+                judged, differing = self.program.run(batch.inputs, observed), ~same
                 same, _, off = _compare(judged, ran, self.task, labels)
                 self.by_ties += batch.indices[differing & same].tolist()
         self.scores["observed"].append(_score(self.task, judged, labels))

@@ -59,15 +59,18 @@ class Ties:
 
 
 @dataclass(frozen=True)
-class ToldGrid(Grid):
-    """A grid whose codes a runtime tells."""
+class ObservedGrid(Grid):
+    """A grid that returns the codes observed in the runtime instead of rounding itself.
 
-    told: Tensor
+    It counts where the two differ.
+    """
+
+    observed: Tensor
     ties: Ties
 
     def codes(self, x: Tensor) -> Tensor:
-        self.ties.count(super().codes(x) - self.told)
-        return self.told.clone()
+        self.ties.count(super().codes(x) - self.observed)
+        return self.observed.clone()
 
 
 def _made_of_floats(program: Program, rounding: Rounding) -> Iterator[Key]:
@@ -82,8 +85,8 @@ def _made_of_floats(program: Program, rounding: Rounding) -> Iterator[Key]:
                 yield key
 
 
-class Teller:
-    """A written model that also tells the codes it makes of float values."""
+class Observer:
+    """The exported model with extra outputs: the codes that it computes where it quantises float values."""
 
     def __init__(
         self, path: Path, codes: Mapping[Key, CodesOf], program: Program, rounding: Rounding
@@ -97,10 +100,10 @@ class Teller:
         made = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
         self.codes = {key: codes[key] for key in _made_of_floats(program, rounding)}
         self.outputs = len(graph.output)
-        self.told = sorted({held.tensor for held in self.codes.values()})
+        self.observed = sorted({held.tensor for held in self.codes.values()})
         constants = {each.name: each for each in graph.initializer}
         self.zero_points: dict[str, int] = {}
-        for name in self.told:
+        for name in self.observed:
             zero = numpy_helper.to_array(constants[made[name].input[2]])
             self.zero_points[name] = int(zero)
             graph.output.append(
@@ -113,19 +116,19 @@ class Teller:
     def rounding(
         self, rounding: Rounding, inputs: Inputs, outputs: Sequence[Tensor], ties: Ties
     ) -> Rounding | None:
-        """`rounding` with the codes told for these inputs; None if the model that tells is another one."""
+        """`rounding` with the codes observed for these inputs; None if the model with extra outputs is another."""
         values = self.model.run_flat(inputs)
         same = zip(values[: self.outputs], outputs, strict=True)
         if not all(torch.equal(left, right) for left, right in same):
             return None
         codes = {
             name: value.float() - self.zero_points[name]
-            for name, value in zip(self.told, values[self.outputs :], strict=True)
+            for name, value in zip(self.observed, values[self.outputs :], strict=True)
         }
-        told = {key: pad(codes[held.tensor], held.padding) for key, held in self.codes.items()}
+        observed = {key: pad(codes[held.tensor], held.padding) for key, held in self.codes.items()}
 
         def grid(key: Key, grid: Grid) -> Grid:
-            return ToldGrid(grid.scale, grid.low, grid.high, told[key], ties) if key in told else grid
+            return ObservedGrid(grid.scale, grid.low, grid.high, observed[key], ties) if key in observed else grid
 
         operands = {key: grid(key, each) for key, each in rounding.inputs.items()}
         return replace(

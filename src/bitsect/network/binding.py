@@ -99,7 +99,7 @@ class Binding:
             raise DataError(f"input '{node.name}' is {value.dtype}; the network takes {expected.dtype}")
 
     def can_cut(self, value: Any, rows: int) -> bool:
-        """Whether padding can be told from the first `rows` samples."""
+        """True if padding rows can be cut from `value`: its first axis is the batch, or a multiple of it."""
         if self.batch is None or rows == self.batch or not isinstance(value, Tensor):
             return True
         return value.ndim > 0 and value.shape[0] % self.batch == 0

@@ -99,8 +99,9 @@ def _check(model: object, example: Inputs) -> None:
 
 def _export(model: nn.Module, example: Inputs) -> tuple[ExportedProgram, Inputs]:
     """The exported program, and the inputs it was exported with."""
-    # With an open batch; with a fixed one, which some networks want; as it is, for inputs of one row
-    # are not always samples. The last error is about the example that was given.
+    # Three attempts: dynamic batch size; fixed batch size, for networks that cannot be traced otherwise;
+    # the example unchanged, since a leading 1 is not always a batch. If all fail we report the last
+    # error, because it concerns the example that the user passed.
     two = _at_least_two(example)
     attempts = [(two, True), (two, False)] + ([(example, False)] if two is not example else [])
     for inputs, is_open in attempts:

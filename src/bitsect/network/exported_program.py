@@ -29,7 +29,8 @@ def constants_of(exported: ExportedProgram) -> tuple[dict[Node, Any], dict[Node,
         found = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
         if found is None:
             raise CaptureError(f"the exported program lacks the value of '{spec.target}'")
-        # What forward changes starts every run from the captured value, whatever the network does meanwhile.
+        # Buffers that forward() modifies are cloned: every run starts from the value at capture time,
+        # even if the original module has changed since.
         values[node] = found.clone() if spec.target in mutated else found
         targets[node] = spec.target
     for node in exported.graph.nodes:

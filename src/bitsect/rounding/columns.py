@@ -21,7 +21,7 @@ from ..network.parts import Multiply
 
 
 def are_known(multiply: Multiply) -> bool:
-    """Whether the columns that `multiply` reads can be told: it multiplies them all by one weight."""
+    """Whether the columns that `multiply` reads are known: it multiplies them all by one weight."""
     weight, target = multiply.weight, multiply.node.target
     if weight is None or len(multiply.operands) != 2:
         return False

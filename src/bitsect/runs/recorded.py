@@ -98,8 +98,8 @@ def keep_objects(
 
 def _program_bytes(program: Program) -> bytes:
     for node in program.exported.graph.nodes:
-        for told in ("stack_trace", "from_node"):  # paths and addresses, other ones for every caller
-            node.meta.pop(told, None)
+        for name in ("stack_trace", "from_node"):  # paths and addresses, which differ between callers
+            node.meta.pop(name, None)
     buffer = BytesIO()
     torch.export.save(program.exported, buffer)
     return buffer.getvalue()

@@ -1,7 +1,7 @@
 """Metrics: from what was measured to one number per layer, rising with its sensitivity.
 
-A metric is a function of means, so that the same function serves the score itself, the bootstrap of
-its standard error and the halves of its trust:
+A metric sees only averaged measurements. The same function can therefore be run again on bootstrap
+resamples (for standard errors) and on two halves of the samples (for split-half agreement):
 
 >>> @metric("single", "traces")
 ... def mine(means: Means, scoring: Scoring) -> Array:

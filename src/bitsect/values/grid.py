@@ -30,7 +30,11 @@ class Grid:
         return cls(scale, 0 if range.unsigned else -high - full, high)
 
     def is_within(self, low: float, high: float) -> bool:
-        """Whether clipping to [low, high] changes no code: it begins beyond the middle of the last two."""
+        """True if clipping to [low, high] before rounding gives the same codes.
+
+        Each limit then lies beyond the midpoint of the last two codes, so that a clipped value still
+        rounds to the last one.
+        """
         return low / self.scale < self.low + 0.5 and high / self.scale > self.high - 0.5
 
     def codes(self, x: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class OnnxModel:
     def run(self, inputs: Inputs) -> Any:
         """The outputs: a tensor, or several by name or in order."""
         outputs = self.run_flat(inputs)
-        names = self._told("bitsect.outputs", list)
+        names = self._recorded("bitsect.outputs", list)
         if names is None:  # in a file of other makers, its own
             return outputs[0] if len(outputs) == 1 else Outputs(zip(self.outputs, outputs, strict=True))
         if len(names) != len(outputs) or not all(isinstance(name, str) for name in names):
@@ -88,15 +88,15 @@ class OnnxModel:
     @property
     def pixels(self) -> dict[str, Any]:
         """How images were normalised for the network, as options of `load_samples`."""
-        told: dict[str, Any] = self._told("bitsect.pixels", dict) or {}
-        for name, value in told.items():
+        pixels: dict[str, Any] = self._recorded("bitsect.pixels", dict) or {}
+        for name, value in pixels.items():
             numbers = value if isinstance(value, list) else [value]
             numeric = all(isinstance(number, int | float) for number in numbers)
             if name not in ("mean", "std", "scale") or not numeric:
-                raise ExportError(f"{self.path}: its pixels are told as {name} {value!r}: export it again")
-        return told
+                raise ExportError(f"{self.path}: its pixels are given as {name} {value!r}: export it again")
+        return pixels
 
-    def _told(self, name: str, kind: type) -> Any:
+    def _recorded(self, name: str, kind: type) -> Any:
         """What the file says of itself under `name`, None if it says nothing."""
         with reading(self.path, ExportError, what="ONNX model", way_out="export it again"):
             value = parse_json(self.metadata.get(name, "null"))

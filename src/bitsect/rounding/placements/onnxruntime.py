@@ -56,7 +56,7 @@ class IntegerBias:
 
     @classmethod
     def of(cls, bias: Tensor, scales: Tensor, input_scale: float) -> IntegerBias:
-        """`bias` in steps of a weight with `scales`, which are zero where a channel is.
+        """The bias as int32 codes with step input_scale × weight scale.
 
         A channel of zeros may have any scale: it gets one that holds its bias well. Where a bias would
         not fit into int32, the channel's scale is doubled until it does.
@@ -196,7 +196,10 @@ class IntegerSum:
 
 
 def absorbed(source: Node, end: Node, grid: Grid) -> set[str] | None:
-    """The steps from `source` to `end` that rounding to `grid` leaves nothing to do; None if it does not."""
+    """Names of the steps between `source` and `end` that become no-ops because `grid` already clips there.
+
+    There is at most one such step, a ReLU or clamp; None if it still has an effect.
+    """
     if end is source:
         return set()
     if end.args[0] is not source or not is_rectifier(end):
