@@ -214,9 +214,10 @@ def test_it_costs_less_than_bisection() -> None:
     assert (ours <= theirs * 1.005).all()
 
 
-def test_a_fifth_of_the_evaluations_reaches_what_progressive_does() -> None:
+def test_sixteen_evaluations_reach_what_progressive_does_in_more_than_forty() -> None:
     ours, theirs = (np.array(compared()[name]) for name in ("frontier", "progressive"))
-    assert (ours[:, 1] <= 0.22 * theirs[:, 1]).all()
+    assert (ours[:, 1] <= EVALUATIONS).all()
+    assert (theirs[:, 1] > 40).all()
     assert (ours[:, 0] / theirs[:, 0]).mean() < 1.0
     assert (ours[:, 0] / theirs[:, 0]).max() < 1.02
 

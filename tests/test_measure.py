@@ -18,7 +18,7 @@ from bitsect.measure.context import Context
 from bitsect.measure.noise import fisher_terms, weight_errors
 from bitsect.measure.pairs import exact_pairs, linear_pairs, single_losses
 from bitsect.measure.traces import hessian_traces
-from bitsect.measure.work import fill
+from bitsect.measure.work import Work, fill
 from bitsect.network.capture import capture
 from bitsect.sources.tasks.task import Outcome, Task
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, PLACEMENTS, Format, Placement, Plan
@@ -186,7 +186,7 @@ def test_pieces_that_are_there_are_not_made_again_and_the_rest_is_the_same() -> 
         done = Once({key: whole[key] for key in kept})
         seen: list[int] = []
         fill(done, exact_pairs(context, INT8), seen.append)
-        assert sum(seen) == 2 * len(context.layers)
+        assert sum(seen) == 2 * (len(context.layers) + 1)  # each batch has a piece in float too
         assert done.keys() == whole.keys()
         for key, piece in whole.items():
             assert {name: array.tobytes() for name, array in piece.items()} == {
@@ -236,14 +236,17 @@ def traces_of(context: Context) -> np.ndarray[Any, Any]:
 
 def test_one_logit_has_the_binary_loss_and_curvature() -> None:
     program = capture(refill(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 1))), torch.zeros(2, 6))
-    context = Context(judge(program, (seeded(4, 6), torch.zeros(4, dtype=torch.long))))
-    pairs, _, linear = measure_all(context)
-    assert not any(
-        piece[name].any() for piece in pairs.values() for name in piece if "task" in name or "kl" in name
-    )
-    assert not linear["0"]["pair_task"].any()
+    x, labels = seeded(4, 6), torch.tensor([0, 1, 1, 0])
+    context = Context(judge(program, (x, labels)))
+    pairs, _, _ = measure_all(context)
+    logit = program.run(x)[:, 0].double()
+    expected = F.binary_cross_entropy_with_logits(logit, labels.double(), reduction="none")
+    assert pairs["0/float"]["task"] == pytest.approx(expected.numpy(), rel=1e-6)
+    rounded = program.run(x, context.rounding(INT4, context.layers[0]))[:, 0].double()
+    coins = (torch.distributions.Bernoulli(logits=each) for each in (logit, rounded))
+    assert pairs["0/0"]["kl"] == pytest.approx(torch.distributions.kl_divergence(*coins).numpy(), abs=1e-9)
     assert pairs["0/0"]["noise"].all()
-    assert not traces_of(context).any()
+    assert traces_of(context).any()
 
 
 def test_a_fixed_batch() -> None:
@@ -357,7 +360,7 @@ def test_other_precisions(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("measure", [exact_pairs, single_losses])
-def test_the_first_tensor_that_rounding_breaks_is_named(measure: Callable[..., None]) -> None:
+def test_the_first_tensor_that_rounding_breaks_is_named(measure: Callable[..., Work]) -> None:
     """Only layer a, at two bits, makes a value negative whose root is taken."""
 
     def run(self: Any, x: Tensor) -> Tensor:
@@ -371,7 +374,7 @@ def test_the_first_tensor_that_rounding_breaks_is_named(measure: Callable[..., N
     evaluator = judge(capture(model, x[:2]), (x, labels_for(3, 2)), batch_size=3)
     done: Done = {}
     with pytest.raises(BitsectError, match=r"'b\.input' is the first tensor that holds them"):
-        measure(Context(evaluator), Format(2, None), done)
+        fill(done, measure(Context(evaluator), Format(2, None)))
     assert list(done) == ["0/float"]
 
 
