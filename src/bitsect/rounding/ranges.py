@@ -53,7 +53,14 @@ def calibrate(
     _check(method, sign, percentile, len(samples))
     batch_size = min(batch_size, program.fixed_batch or batch_size)
     seen = {
-        name: _Seen(name, len(samples), method, percentile, name in program.layer_tensors)
+        name: _Seen(
+            name,
+            len(samples),
+            method,
+            percentile,
+            name in program.layer_tensors,
+            len(program.nodes_of(name)),
+        )
         for name in program.tensors
     }
     eight_bit_weights = Rounder(program, rounding=rounding)(Plan.uniform(program.layers, Format(8, None)))
@@ -109,8 +116,12 @@ def _check(method: str, sign: str, percentile: float, samples: int) -> None:
 class _Seen:
     """What has been seen of one tensor."""
 
-    def __init__(self, name: str, samples: int, method: str, percentile: float, of_layer: bool) -> None:
+    def __init__(
+        self, name: str, samples: int, method: str, percentile: float, of_layer: bool, nodes: int
+    ) -> None:
         self.name, self.samples, self.method, self.of_layer = name, samples, method, of_layer
+        self.nodes = nodes  # that make its values, each a part of them
+        self.parts: list[Tensor] = []
         self.beyond = 1 - Fraction(str(percentile)) / 100  # the share of values above the percentile
         self.low, self.high = float("inf"), 0.0
         self.finite = True
@@ -119,7 +130,14 @@ class _Seen:
         self.histogram: Tensor | None = None
 
     def look(self, rows: int) -> Callable[[Tensor], None]:
-        return lambda values: self._add(values, rows)
+        return lambda values: self._gather(values, rows)
+
+    def _gather(self, values: Tensor, rows: int) -> None:
+        self.parts.append(values)
+        if len(self.parts) == self.nodes:
+            whole = values if self.nodes == 1 else torch.cat([part.reshape(-1) for part in self.parts])
+            self.parts.clear()
+            self._add(whole, rows)
 
     def _add(self, values: Tensor, rows: int) -> None:
         if not values.numel():  # an expert that this batch gives no rows
