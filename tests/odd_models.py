@@ -73,11 +73,15 @@ def batch_of(example: Any, rows: int) -> Any:
 
 
 def reference(model: nn.Module, inputs: Any) -> Any:
-    """What the network answers when torch splits attention as capture does."""
+    """What the network answers when torch splits attention and recurrences as capture does."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    is_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with (
+            sdpa_kernel(SDPBackend.MATH),
+            torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled and not is_recurrent),
+        ):
             return eager(model, inputs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

@@ -279,7 +279,6 @@ UNSEEN = {
     "bmm_mm_baddbmm": 4,
     "outer_products": -5 * 8,  # counted, but nothing is summed
     "constant_subgraph": -5 * 4 / BATCH,  # the same for every sample, computed once
-    "lstm": 5 * 24 * (8 + 6),  # the fused operator is not counted
     "control_flow": None,  # torch compiles the branches, and once counted not again
     "whole_numbers": -5 * 5 * 8 * (1 + 1),  # of integers, of complex numbers
     "masked_rows": None,  # as many rows as the values say
@@ -459,6 +458,14 @@ def test_a_capture_that_predicts_something_else_is_refused_with_the_way_to_go_on
         capture(model, x)
     assert "\n" not in str(caught.value)
     assert capture(torch.export.export(model, (x,))).comparison is None
+
+
+def test_outputs_of_another_shape_are_refused() -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        return self.a(x)[:, : 4 if torch.compiler.is_exporting() else 3]
+
+    with pytest.raises(CaptureError, match=r"outputs of other shapes.*runs only outside torch"):
+        capture(Block(run, a=nn.Linear(8, 4)), torch.randn(3, 8))
 
 
 def test_a_capture_that_is_a_little_off_is_told() -> None:

@@ -119,6 +119,16 @@ def test_errors_of_several_looks_stay_within_the_level() -> None:
     assert 0.01 < wrong.mean() <= 0.05
 
 
+def test_errors_on_the_way_down_a_ladder_stay_within_the_level() -> None:
+    trials, samples, target = 4000, 2000, 0.99
+    going, wrong = np.ones(trials, dtype=bool), np.zeros(trials, dtype=bool)
+    for step, kept in enumerate((0.999, 0.9899, 0.9895, 0.98)):  # three of four miss the target by little
+        pairs = drawn(0.9, 0.003 + 0.9 * (1 - kept), 0.003, samples, trials, seed=step)
+        going &= proven_wrongly(pairs, target, LEVEL)
+        wrong |= going & (kept < target)
+    assert 0.02 < wrong.mean() <= 0.06
+
+
 def test_levels_of_all_looks_together_are_the_level() -> None:
     looks = Looks(SHARE, [1.0] * 50)
     for _ in range(4):

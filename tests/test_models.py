@@ -299,7 +299,7 @@ def test_layers_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "3 layers, 536 weights",
         "cell.weight_hh_l0",
         "32×8",
-        "sequences are 5 steps long",
+        "sequences are as long as the example",
         "holds its batch fixed at 2",
         "words.embedding: embedding",
     ):

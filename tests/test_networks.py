@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 import bitsect
 from bitsect import Settings
-from bitsect.errors import BitsectError
+from bitsect.errors import BitsectError, RunError
 from bitsect.pipeline.result import Result
 from odd_models import Block, Experts, double
 from odd_models import one_thread as one_thread
@@ -141,6 +141,9 @@ def test_a_difference_from_the_network_is_said_by_a_run_that_works_alone_too(tmp
     again = bitsect.quantize(tmp_path, target="60%", metric="sqnr")
     assert any("differs from the network" in note for note in first.notes)
     assert again.notes == first.notes
+    (tmp_path / "capture.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(RunError, match=r"capture.json is damaged: delete it"):
+        bitsect.quantize(tmp_path, target="60%", metric="sqnr")
 
 
 def test_a_network_in_bfloat16_is_told_before_it_is_exported() -> None:

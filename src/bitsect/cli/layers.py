@@ -15,8 +15,6 @@ def layers(
     device: DeviceOption = None,
 ) -> None:
     """List the layers of MODEL: name, kind, weights, multiply-adds; totals; what stays in float and why."""
-    from collections import Counter
-
     from ..network.naming import is_recurrent
     from ..network.remarks import remarks
     from ..pipeline.layers import layers as read_layers
@@ -25,8 +23,7 @@ def layers(
 
     program = read_layers(model, input_shape=input_shape, trust=trust, embeddings=embeddings, device=device)
     total = len(program.layers)
-    unrolled = Counter(multiply.layer for multiply in program.multiplies if is_recurrent(multiply.node))
-    steps = max(unrolled.values(), default=None)
+    is_unrolled = any(is_recurrent(multiply.node) for multiply in program.multiplies)
     weights = sum(layer.weights for layer in program.layers)
     macs = sum(layer.macs for layer in program.layers)
     compared = program.comparison
@@ -53,7 +50,7 @@ def layers(
                     "size_mb": {str(bits): size / 1e6 for bits, size in sizes.items()},
                 },
                 "batch": program.fixed_batch or "any",
-                "recurrent_steps": steps,
+                "unrolled": is_unrolled,
                 "skipped": [vars(item) for item in program.skipped],
                 "difference": None if compared is None else compared.to_json(),
                 "notes": list(remarks(program)),
@@ -90,11 +87,8 @@ def layers(
         )
     for remark in remarks(program):
         stdout.print(f"Note: {remark}.", markup=False, soft_wrap=True)
-    if steps is not None:
-        stdout.print(
-            f"Recurrent layers are unrolled: sequences are {steps} steps long, as in the example.",
-            soft_wrap=True,
-        )
+    if is_unrolled:
+        stdout.print("Recurrent layers are unrolled: sequences are as long as the example's.", soft_wrap=True)
     if program.skipped:
         stdout.print("\nStays in float:")
         for item in program.skipped:

@@ -236,7 +236,7 @@ def _stored_example(exported: ExportedProgram) -> Inputs:
 def _usable(device: str | torch.device) -> torch.device:
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise CaptureError(f"device '{device}' cannot be used here: {str(error).splitlines()[0]}") from None
 
 

@@ -82,7 +82,7 @@ class Columns:
         count, taps, channels = taken.shape
         groups = self.window.groups
         grouped = taken.reshape(count, taps, groups, channels // groups).permute(2, 0, 3, 1)
-        return grouped.reshape(groups, count, -1)
+        return grouped.contiguous().view(groups, count, -1)
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,8 @@ class Fitter:
 class _Sums:
     """Sums over the columns that a weight is multiplied by, rounded in one or more ways.
 
-    All are about the means of the first columns, so that they lose no digits to a large mean.
+    All are about the means of the first columns, so that they lose no digits to a large mean: products and
+    sums are of the network's own precision, and only added up in float64.
     """
 
     def __init__(
@@ -264,7 +265,7 @@ class _Sums:
                 each - shift for each, shift in zip((error, z), self.shifts[bits, place], strict=True)
             )
             for total, each in zip(self.totals[bits, place], (error, z), strict=True):
-                total += each.sum(1, dtype=torch.float64).cpu()
+                total += each.sum(1).cpu()
             self.gram[bits] += (z.mT @ z).cpu()
             if bits in self.cross:
                 left = error @ self.matrix.mT if self.through_weight else error

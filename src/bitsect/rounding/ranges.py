@@ -51,7 +51,9 @@ def calibrate(
     batch_size = min(settings.batch_size, program.fixed_batch or settings.batch_size)
     method = choose("range", settings.range, RANGES)
     seen = {
-        name: _Seen(name, method(len(samples), settings), name in program.layer_tensors)
+        name: _Seen(
+            name, method(len(samples), settings), name in program.layer_tensors, len(program.nodes_of(name))
+        )
         for name in program.tensors
     }
     eight_bits = Plan.uniform(program.layers, Format(8, None))
@@ -178,13 +180,22 @@ class LeastError:
 class _Seen:
     """What has been seen of one tensor."""
 
-    def __init__(self, name: str, method: Method, of_layer: bool) -> None:
+    def __init__(self, name: str, method: Method, of_layer: bool, nodes: int) -> None:
         self.name, self.method, self.of_layer = name, method, of_layer
+        self.nodes = nodes  # that make its values, each a part of them
+        self.parts: list[Tensor] = []
         self.low, self.high = float("inf"), 0.0
         self.finite, self.seen = True, False
 
     def look(self, rows: int) -> Callable[[Tensor], None]:
-        return lambda values: self._add(values, rows)
+        return lambda values: self._gather(values, rows)
+
+    def _gather(self, values: Tensor, rows: int) -> None:
+        self.parts.append(values)
+        if len(self.parts) == self.nodes:
+            whole = values if self.nodes == 1 else torch.cat([part.reshape(-1) for part in self.parts])
+            self.parts.clear()
+            self._add(whole, rows)
 
     def _add(self, values: Tensor, rows: int) -> None:
         if not values.numel():  # an expert that this batch gives no rows

@@ -38,7 +38,8 @@ from .disk import (
 Arrays = dict[str, np.ndarray[Any, Any]]
 VERSION = 2
 LOCK = ".bitsect.lock"  # there from the first moment: it also says whose folder this is
-MODEL_FILE, SAMPLES_FILE = "model.pt2", "samples.safetensors"  # what no spec can bring back
+# Objects that were given in Python, which no spec can load again.
+MODEL_FILE, SAMPLES_FILE = "model.pt2", "samples.safetensors"
 # All that a run writes, in the order in which it is safe to lose: journals first, run.json last.
 OWNED = (
     "journals/*.journal",

@@ -269,7 +269,10 @@ def _remember_comparison(folder: RunFolder, program: Program) -> None:
     if program.comparison is not None:
         folder.write_json("capture.json", program.comparison.to_json())
     elif known is not None:
-        program.comparison = Comparison.from_json(known)
+        try:
+            program.comparison = Comparison.from_json(known)
+        except (KeyError, TypeError):
+            raise RunError(f"{folder.path / 'capture.json'} is damaged: delete it") from None
 
 
 def _check(program: Program) -> None:

@@ -16,7 +16,7 @@ on a ratio of paired proportions (Nam and Blackwelder 2002); where float is alwa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import BitsectError
 from ..values import Target
 
-METHOD = "paired score bound, error spent over looks"
+METHOD = "paired score bound"
 LEVEL = 0.05  # the error of a promise with 95 % confidence
 MOST_SAMPLES = 10**9  # beyond which no number of samples is named
 FEWEST_FOR_SEARCH, MOST_FOR_SEARCH = 256, 1024
@@ -243,25 +243,50 @@ class Looks:
     def look(self, plan_scores: ArrayLike) -> Look:
         """What is known of a plan by its scores on the held-out samples."""
         index = len(self.looks) + 1
-        level = self.level / (index * (index + 1))
         pairs = Pairs.of(self._float_scores, plan_scores)
-        kept, least = pairs.kept(self.target), bound(pairs, self.target, level)
-        proven = proves(pairs, self.target, level)
-        if proven:
-            verdict = f"kept with {100 * (1 - self.level):g} % confidence"
-        elif not _keeps(kept, self.target):
-            verdict = "not kept"
-        else:
-            verdict = f"kept, not proven: {_would_prove(pairs, self.target, level)} would prove it"
-        self.looks.append(Look(kept, least, level, proven, verdict))
+        self.looks.append(_look(pairs, self.target, self.level / (index * (index + 1)), self.level))
         return self.looks[-1]
 
-    def first_proven(self, ladder: Sequence[ArrayLike]) -> int | None:
+    def first_proven(self, ladder: Iterable[ArrayLike]) -> int | None:
         """Which of the plans with these scores is the first to be proven; no look is spent on later ones."""
         for index, scores in enumerate(ladder):
             if self.look(scores).proven:
                 return index
         return None
+
+
+def descend(
+    target: Target, float_scores: ArrayLike, ladder: Iterable[ArrayLike], level: float = LEVEL
+) -> list[Look]:
+    """Looks at plans from the safest to the cheapest, up to the first that is not proven.
+
+    Each may err with the whole `level`, and still all promises together do: a wrong one needs the
+    first plan on the ladder that misses the target to be proven, and that is one plan. The ladder is
+    fixed before the first look. Scores are taken from `ladder` one by one, so none is made in vain.
+
+    >>> good, bad = [1.0] * 1000, [0.0] * 30 + [1.0] * 970
+    >>> [look.proven for look in descend(Target.parse("99%"), good, [good, good, bad, good])]
+    [True, True, False]
+    """
+    looks: list[Look] = []
+    for scores in ladder:
+        looks.append(_look(Pairs.of(float_scores, scores), target, level, level))
+        if not looks[-1].proven:
+            break
+    return looks
+
+
+def _look(pairs: Pairs, target: Target, level: float, promised: float) -> Look:
+    """A look that may err with `level`, as a part of a promise that may err with `promised`."""
+    kept, least = pairs.kept(target), bound(pairs, target, level)
+    proven = proves(pairs, target, level)
+    if proven:
+        verdict = f"kept with {100 * (1 - promised):g} % confidence"
+    elif not _keeps(kept, target):
+        verdict = "not kept"
+    else:
+        verdict = f"kept, not proven: {_would_prove(pairs, target, level)} would prove it"
+    return Look(kept, least, level, proven, verdict)
 
 
 def split(samples: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

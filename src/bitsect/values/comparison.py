@@ -26,6 +26,9 @@ class Comparison:
     def __str__(self) -> str:
         if self.error is not None:
             return f"what was captured was not compared with the network, which raised {self.error}"
+        if math.isinf(self.difference):
+            text = "what was captured gives outputs of other shapes, or infinite ones, than the network"
+            return text if self.why is None else f"{text}: {self.why}"
         text = (
             f"what was captured differs from the network by up to {self.difference:.2g} "
             f"({self.relative:.1%} of the largest output) on the example"
