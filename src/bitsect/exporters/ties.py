@@ -116,7 +116,7 @@ class Observer:
     def rounding(
         self, rounding: Rounding, inputs: Inputs, outputs: Sequence[Tensor], ties: Ties
     ) -> Rounding | None:
-        """`rounding` with the codes observed for these inputs; None if the model with extra outputs is another."""
+        """`rounding` with the codes observed for these inputs; None if extra outputs changed the model."""
         values = self.model.run_flat(inputs)
         same = zip(values[: self.outputs], outputs, strict=True)
         if not all(torch.equal(left, right) for left, right in same):
@@ -128,7 +128,11 @@ class Observer:
         observed = {key: pad(codes[held.tensor], held.padding) for key, held in self.codes.items()}
 
         def grid(key: Key, grid: Grid) -> Grid:
-            return ObservedGrid(grid.scale, grid.low, grid.high, observed[key], ties) if key in observed else grid
+            return (
+                ObservedGrid(grid.scale, grid.low, grid.high, observed[key], ties)
+                if key in observed
+                else grid
+            )
 
         operands = {key: grid(key, each) for key, each in rounding.inputs.items()}
         return replace(
