@@ -119,7 +119,7 @@ SLOW = {
     "fisher": lambda measured, options: [mean(row) for row in measured.noise["int8"].fisher],
     "hawq": slow_hawq,
     "random": lambda measured, options: list(
-        np.random.default_rng(options.seed).random(len(measured.layers))
+        np.random.default_rng(options.probe_seed).random(len(measured.layers))
     ),
 }
 
@@ -135,7 +135,7 @@ SLOW = {
 def test_every_metric_equals_its_slow_reference(
     name: str, size: dict[str, int], clip: str, trace: str, penalty: float
 ) -> None:
-    measured, options = made(**size), Scoring(clip, trace, penalty, seed=3)
+    measured, options = made(**size), Scoring(clip=clip, trace=trace, size_penalty=penalty, probe_seed=3)
     expected = SLOW[name](measured, options)
     weights = measured.weights
     expected = [
@@ -325,7 +325,7 @@ def test_no_weights_anywhere_means_no_penalty() -> None:
 def test_random_is_an_order_by_seed_alone() -> None:
     one, other = made(seed=1), made(seed=2)
     assert scored("random", one) == scored("random", other)
-    assert scored("random", one) != scored("random", one, Scoring(seed=1))
+    assert scored("random", one) != scored("random", one, Scoring(probe_seed=1))
 
 
 def test_equal_rows_score_equal_and_stand_in_graph_order() -> None:
