@@ -21,7 +21,7 @@ Evaluate = Callable[[nn.Module], float]  # a user's own judge
 class Judge:
     """The question that a search asks; plans known from before cost nothing.
 
-    Until it is given ranges by `calibrate`, it judges the float network alone.
+    Until formats are allowed, it judges the float network alone.
     """
 
     def __init__(self, run: Run, function: Evaluate | None) -> None:
@@ -44,8 +44,8 @@ class Judge:
         """The labels that samples are judged by; None where a user's function judges the network."""
         return self.evaluator.labels if self.function is None else None
 
-    def calibrate(self, formats: Iterable[Format]) -> None:
-        """Judge plans of these formats from now on."""
+    def allow(self, formats: Iterable[Format]) -> None:
+        """Judge plans of these formats from now on: the run was calibrated for them."""
         self.evaluator = self.run.evaluator(formats)
 
     def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:

@@ -64,7 +64,8 @@ def quantize(
         float_network = judge.float_network()
         needed = threshold(goal.target, float_network)
         early = notes_on_samples(run, judge, float_network, goal.target)
-        judge.calibrate({*allowed.steps, *allowed.wanted})
+        run.calibrate(allowed.all)  # ranges and fitted weights, kept in the run
+        judge.allow(allowed.all)
         scores, order = order_layers(run, scoring, goal, allowed)
         problem = state_problem(run, allowed, order, needed, judge, goal, table)
         with run.progress.stage("search") as judge.progress:

@@ -26,6 +26,11 @@ class Allowed:
         return high_to_low(f for ladder in self.formats.values() for f in ladder if f != FLOAT)
 
     @property
+    def all(self) -> frozenset[Format]:
+        """Every format that is asked for or that some layer may take."""
+        return frozenset({*self.steps, *self.wanted})
+
+    @property
     def left_out(self) -> tuple[Format, ...]:
         """The formats that no layer takes on this device."""
         possible = high_to_low(f for ladder in self.possible.values() for f in ladder if f != FLOAT)
