@@ -762,7 +762,7 @@ def test_an_honest_onnx_file_is_judged(samples: Path, capsys: pytest.CaptureFixt
     [
         ("--search", "os:system", "search 'os:system' raised TypeError: expected str"),
         ("--search", "os:getpid", "search 'os:getpid' raised TypeError: posix.getpid() takes no arguments"),
-        ("--search", "mine:plan", "search 'mine:plan' returned a int: expected a bitsect.search.Found"),
+        ("--search", "mine:plan", "search 'mine:plan' returned a int: expected a bitsect.Found"),
         ("--search", "os:sep", "search 'os:sep' is a str"),
         ("--task", "os:getcwd", "task 'os:getcwd' raised TypeError"),
         (
@@ -779,7 +779,7 @@ def test_a_users_function_that_fails_is_named(
     honest: Path, samples: Path, option: str, name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.py").write_text(
-        "from bitsect.metrics import metric\n\n"
+        "from bitsect import metric\n\n"
         "def plan(problem): return 5\n"
         "def score(outputs, labels):\n    return labels / 0 if False else 1 / 0\n\n"
         "@metric('single')\n"
