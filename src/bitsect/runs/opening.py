@@ -63,6 +63,7 @@ def open_run(
         known = None if fresh else Recorded.read(folder)
         if known is not None:
             asked = asked.completed(known, folder, trust, elsewhere) if of_run else asked.in_threads_of(known)
+        asked.settings.check()
         with progress.stage("capture"):
             samples = asked.load_samples()
             program, spec = _captured(asked, samples, trust)
