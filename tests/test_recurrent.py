@@ -200,7 +200,7 @@ def mixture() -> nn.Module:
 def proven(program: Program, rounder: Rounder, plan: Plan, path: Path, samples: Any, **more: Any) -> Proof:
     exported = export_onnx(program, rounder, plan, path)
     task = task_named("classification")
-    return prove(path, program, rounder, plan, samples, task, codes=exported.codes, seconds=0.01, **more)
+    return prove(exported, program, rounder, plan, samples, task, **more)
 
 
 @pytest.mark.parametrize("name", ["LSTM", "Mixtral"])
