@@ -399,3 +399,18 @@ def test_gpt2_runs_as_judged_and_names_its_cache(tmp_path: Path) -> None:
     names = [each.name for each in onnx.load(tmp_path / "net.onnx").graph.output]
     assert names[0] == "logits"
     assert len(names) == 3  # and keys and values
+
+
+def test_torchs_own_grouped_product_is_a_layer_too() -> None:
+    """torch.export takes it in bfloat16 only."""
+
+    def run(parts: nn.ModuleDict, x: Tensor) -> Tensor:
+        ends = torch.tensor([1, 1, 2], dtype=torch.int32)
+        return torch.nn.functional.grouped_mm(x, parts["stack"].weight, offs=ends)
+
+    stack = nn.Module()
+    stack.weight = nn.Parameter(torch.randn(3, 8, 16, dtype=torch.bfloat16))
+    model, x = Runs(run, stack=stack), torch.randn(2, 8, dtype=torch.bfloat16)
+    program = capture(model, x)
+    assert [(layer.name, layer.kind) for layer in program.layers] == [("parts.stack", "grouped")]
+    assert torch.allclose(program.run(x), model(x), rtol=1e-2)
