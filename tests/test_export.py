@@ -436,8 +436,8 @@ def test_attention_of_bert_runs_in_integers(tmp_path: Path) -> None:
 def zoo(name: str, target: str = "onnxruntime") -> tuple[Program, Rounder, Samples]:
     network = load_model(f"zoo:{name}")
     program = capture(network.model, network.example)
-    rounder = rounder_of(program, load_samples("zoo:fashion-calibration", samples=32), target)
-    return program, rounder, load_samples("zoo:fashion-test", samples=256)
+    rounder = rounder_of(program, load_samples("zoo:fashion-calibration", draw=32), target)
+    return program, rounder, load_samples("zoo:fashion-test", draw=256)
 
 
 def prove_written(written: Case, samples: Samples, **options: Any) -> Proof:
