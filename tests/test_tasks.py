@@ -121,7 +121,7 @@ def test_outputs_have_names():
 def test_of_several_outputs_that_could_be_logits_none_is_guessed():
     answers = {"start_logits": SCORES, "end_logits": -SCORES}
     with pytest.raises(
-        DataError, match=r"could be the logits \(start_logits, end_logits\): name one with --out"
+        DataError, match=r"could be the logits \(start_logits, end_logits\): name one with output='NAME'"
     ):
         task_named("classification").answers(answers)
     ends = task_named("classification").on("end_logits", answers)
