@@ -22,7 +22,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from bitsect import __version__
-from bitsect.errors import BitsectError, DataError, ExportError
+from bitsect.errors import BitsectError, DataError, ExportError, OptionError
 from bitsect.exporters.onnx import write as writing
 from bitsect.exporters.onnx.destination import DESTINATIONS
 from bitsect.exporters.onnx.edit import Edit
@@ -302,7 +302,7 @@ def test_metadata_tell_plan_versions_and_fingerprint(written: Case) -> None:
     assert about["bitsect.version"] == __version__
     assert about["bitsect.torch"] == torch.__version__
     assert about["bitsect.program"] == written.program.fingerprint
-    assert about["bitsect.target"] == written.target
+    assert about["bitsect.destination"] == written.target
     assert about["bitsect.placement"] == DESTINATIONS[written.target].placement.name
     assert OnnxModel(written.path).metadata == about
 
@@ -679,7 +679,7 @@ def test_a_plan_judged_elsewhere_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ExportError) as error:
             export_onnx(program, Rounder(program, None, placement), plan, path, target=target)
         one_line(error, f"'{placement.name}'", "judge the plan under that placement")
-    with pytest.raises(ExportError, match="unknown target 'phone': export for onnxruntime or portable"):
+    with pytest.raises(OptionError, match="unknown destination 'phone': use onnxruntime or portable"):
         export_onnx(program, Rounder(program), plan, path, target="phone")
     assert not any(tmp_path.iterdir())
 

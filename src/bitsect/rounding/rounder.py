@@ -216,10 +216,13 @@ class Rounder:
         weight = multiply.weight
         assert weight is not None
         assert weight.layout is not None
-        key = (weight.node, format, input)
+        fitted = (multiply.node, format) in self.fitted.biases
+        # Places of one weight compute alike, but a fitted bias belongs to its place.
+        key = (multiply.node if fitted else weight.node, format, input)
         if key not in self._products_in_integers:
             made = self.codes(multiply.layer, weight, format)
-            self._products_in_integers[key] = IntegerProduct.of(made, weight.layout, input)
+            bias = self._bias(multiply, format) if fitted else None
+            self._products_in_integers[key] = IntegerProduct.of(made, weight.layout, input, bias)
         return self._products_in_integers[key]
 
     def _integer_layer(

@@ -145,12 +145,15 @@ class IntegerProduct:
     input: Grid
     codes: Tensor  # of the weight
     scales: Tensor  # of the weight, per channel, in float32; by groups where it has groups
+    fitted_bias: Tensor | None = None  # of a fitted weight, which is added to the layer's own
 
     @classmethod
-    def of(cls, made: Codes, layout: Layout, input: Grid) -> IntegerProduct:
+    def of(
+        cls, made: Codes, layout: Layout, input: Grid, fitted_bias: Tensor | None = None
+    ) -> IntegerProduct:
         scales = layout.to_kernels(made.scales)[:, 0, 0]
         groups = made.codes.shape[:-2]
-        return cls(input, made.codes, scales.reshape(*groups, -1) if groups else scales)
+        return cls(input, made.codes, scales.reshape(*groups, -1) if groups else scales, fitted_bias)
 
     def __call__(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
         steps = self.scales * _float32(self.input.scale)
@@ -164,7 +167,8 @@ class IntegerProduct:
         codes = self.input.codes(given)
         total = linear(codes, self.codes) if step in LINEAR else torch.matmul(codes, self.codes)
         total = total.mul_(steps)
-        return total if bias is None else total.add_(bias)
+        biases = [each for each in (bias, self.fitted_bias) if each is not None]
+        return total.add_(sum(biases)) if biases else total
 
 
 @dataclass(frozen=True)
