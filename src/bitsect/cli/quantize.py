@@ -12,9 +12,11 @@ from .app import JsonOption, ModelOrRunArgument, TrustOption
 from .options import (
     DataOption,
     FreshOption,
+    MethodOption,
     OutOption,
     RunArgument,
     TestDataOption,
+    ValidationDataOption,
     command,
     run_folder,
     run_of,
@@ -30,8 +32,10 @@ def quantize(
     goal: Goal,
     scoring: Scoring,
     settings: Settings,
+    method: MethodOption = None,
     data: DataOption = None,
     test_data: TestDataOption = None,
+    validation_data: ValidationDataOption = None,
     out: OutOption = None,
     fresh: FreshOption = False,
     trust: TrustOption = False,
@@ -52,7 +56,9 @@ def quantize(
             settings=settings,
             scoring=scoring,
             goal=goal,
+            method=method,
             test_data=test_data,
+            validation_data=validation_data,
             out=out,
             fresh=fresh,
             trust=trust,
@@ -71,6 +77,8 @@ def search(
         typer.Option(help="Where the run's samples lie, if they have moved.", rich_help_panel=SAMPLES),
     ] = None,
     test_data: TestDataOption = None,
+    validation_data: ValidationDataOption = None,
+    method: MethodOption = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -97,7 +105,9 @@ def search(
             settings=settings,
             scoring=scoring,
             goal=goal,
+            method=method,
             test_data=test_data,
+            validation_data=validation_data,
             trust=trust,
             progress=ShownProgress(),
         )
@@ -137,6 +147,12 @@ def _show(result: Result, json: bool) -> None:
         on = [("calibration", result.target_met)]
         on += [("test", result.test.target_met)] if result.test is not None else []
         held = ", ".join(f"{'kept' if met else 'NOT kept'} on the {samples} samples" for samples, met in on)
+        if result.promise is not None:
+            promise = result.promise
+            stdout.print(
+                f"Target {result.target}: {promise.verdict} ({promise.samples:,} held-out samples: "
+                f"{promise.look.kept:.2%} kept, at least {promise.look.bound:.2%})."
+            )
         stdout.print(f"Target {result.target}: {held}.")
     for line in result.remarks:
         stdout.print(f"Note: {in_command(line).removesuffix('.')}.", markup=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 from ..errors import BitsectError, DataError, TargetError
 from ..names import calling, choose
 from ..values import FLOAT, Cost, Evaluation, Goal, LatencyTable, Plan, Target
 from .costs import cost
 from .search import SEARCHES
+from .search.frontier import frontier
 from .search.problem import Found, Problem
 from .search.uniform import or_cheaper_uniform
 from .search.within_budget import within_budget
@@ -50,6 +52,8 @@ def solve(problem: Problem, goal: Goal, table: LatencyTable | None) -> Found:
 
 def _searched(problem: Problem, goal: Goal) -> Found:
     search = choose("search", goal.search, SEARCHES)
+    if search is frontier:
+        search = partial(frontier, evaluations=goal.evaluations)
     if not callable(search):
         raise BitsectError(
             f"search '{goal.search}' is a {type(search).__name__}: name a function of a Problem"
