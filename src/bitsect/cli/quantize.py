@@ -144,16 +144,7 @@ def _show(result: Result, json: bool) -> None:
     stdout.print(f"Plan: {layers_by_format(result.plan)} layers.")
     stdout.print(f"Search: {in_command(result.reason)}.", markup=False)
     if result.target is not None:
-        on = [("calibration", result.target_met)]
-        on += [("test", result.test.target_met)] if result.test is not None else []
-        held = ", ".join(f"{'kept' if met else 'NOT kept'} on the {samples} samples" for samples, met in on)
-        if result.promise is not None:
-            promise = result.promise
-            stdout.print(
-                f"Target {result.target}: {promise.verdict} ({promise.samples:,} held-out samples: "
-                f"{promise.look.kept:.2%} kept, at least {promise.look.bound:.2%})."
-            )
-        stdout.print(f"Target {result.target}: {held}.")
+        stdout.print(f"Target {result.target}: {_kept(result)}.")
     for line in result.remarks:
         stdout.print(f"Note: {in_command(line).removesuffix('.')}.", markup=False)
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in result.seconds.items())
@@ -161,3 +152,17 @@ def _show(result: Result, json: bool) -> None:
     if not result.run.temporary:
         note(f"Plan written to {result.run.folder.path / 'plan.json'}")
     return None
+
+
+def _kept(result: Result) -> str:
+    """Whether the target is kept: as held-out samples prove it, else on the searched ones; and on test."""
+    tested = []
+    if result.test is not None:
+        tested = [f"{'kept' if result.test.target_met else 'NOT kept'} on the test samples"]
+    if result.promise is None:
+        first = f"{'kept' if result.target_met else 'NOT kept'} on the calibration samples"
+        return ", ".join([first, *tested])
+    promise = result.promise
+    look = promise.look
+    seen = f"{promise.samples:,} held-out samples: {look.kept:.2%} kept, at least {look.bound:.2%}"
+    return ", ".join([f"{promise.verdict} ({seen})", *tested])

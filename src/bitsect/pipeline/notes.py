@@ -54,7 +54,8 @@ def notes_on_answer(
 ) -> Iterator[str]:
     """What a user should know about the plan and the network."""
     yield from _about_search(problem, found, goal.target)
-    yield from _about_uniform(problem, rows, goal.objective)
+    if goal.confidence is None:  # a plan is promised for what held-out samples prove, not for these
+        yield from _about_uniform(problem, rows, goal.objective)
     yield from _about_device(allowed, table, goal.objective)
     yield from remarks(run.program)
     yield from _about_rounding(run)

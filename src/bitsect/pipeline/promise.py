@@ -107,5 +107,5 @@ def follow(promise: Promise | None, found: Found, problem: Problem) -> Found:
         return found
     evaluation = problem.judge(promise.plan, None)
     met = evaluation.reaches(problem.threshold) is True
-    reason = f"{found.reason}; on the held-out samples a plan of less predicted damage took its place"
+    reason = f"{found.reason}; on the held-out samples a plan of less predicted damage takes its place"
     return Found(promise.plan, evaluation, found.evaluated, met, reason)
