@@ -30,17 +30,19 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 
+from bitsect.exporters.onnx.write import write_onnx
 from bitsect.exporters.proof import INTEGER_KERNELS
 from bitsect.exporters.runtimes.onnxruntime import OnnxModel, kernels, latencies_ms
+from bitsect.exporters.subject import Subject
 from bitsect.network.capture import capture
 from bitsect.network.program import Program
+from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import Samples, load_samples
 from bitsect.sources.models import load_model
 from bitsect.sources.models.paper import paper_network
 from bitsect.sources.tasks.task import task_named
-from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, Plan
-from short import calibrate, export_onnx
+from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, Plan, Settings
 
 COUNTED = (*INTEGER_KERNELS, "QLinearAdd", "QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMul")
 FLOAT_COUNTED = ("Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Add")
@@ -129,8 +131,9 @@ def accuracy(path: Path, samples: Samples, batch_size: int) -> float:
 def write_all(
     program: Program, calibration: Samples, plan: Plan | None, folder: Path, batch_size: int
 ) -> dict[str, Path]:
-    ranges = calibrate(program, calibration, sign=ONNXRUNTIME.sign, batch_size=batch_size)
-    rounder = Rounder(program, ranges, ONNXRUNTIME)
+    settings = Settings(sign=ONNXRUNTIME.sign, batch_size=batch_size)
+    rounder = Rounder(program, calibrate(program, calibration, settings), ONNXRUNTIME)
+    task = task_named("classification")
     plans = {
         "float": Plan.uniform(program.layers),
         "bitsect int8": Plan.uniform(program.layers, INT8),
@@ -138,7 +141,7 @@ def write_all(
     }
     paths = {}
     for name, each in plans.items():
-        paths[name] = export_onnx(program, rounder, each, folder / f"{name}.onnx").path
+        paths[name] = write_onnx(Subject(program, rounder, each, task), folder / f"{name}.onnx").path
     for name, kind in (("uint8", QuantType.QUInt8), ("int8", QuantType.QInt8)):
         own = folder / f"onnxruntime {name}.onnx"
         paths[f"onnxruntime, {name} activations"] = quantised_by_onnxruntime(
@@ -187,8 +190,8 @@ def main() -> None:
     if given.speed_only:
         calibration = test = random_samples(program, 8)
     else:
-        calibration = load_samples(given.calibration, samples=given.calibration_samples, **pixels)
-        test = load_samples(given.data, samples=given.samples, **pixels)
+        calibration = load_samples(given.calibration, draw=given.calibration_samples, **pixels)
+        test = load_samples(given.data, draw=given.samples, **pixels)
     plan = None if given.plan is None else Plan.read(given.plan, program.layers)
     with tempfile.TemporaryDirectory() as folder:
         paths = write_all(program, calibration, plan, Path(folder), given.batch_size)

@@ -14,11 +14,11 @@ import torch
 
 from bitsect.measure.evaluator import Evaluator
 from bitsect.pipeline.layers import layers
+from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import load_samples
 from bitsect.sources.tasks.task import task_named
-from bitsect.values import INT4, INT8, PLACEMENTS, Plan
-from short import calibrate
+from bitsect.values import INT4, INT8, PLACEMENTS, Plan, Settings
 
 
 def main() -> None:
@@ -42,8 +42,8 @@ def main() -> None:
         name: getattr(given, name) for name in ("mean", "std", "scale") if getattr(given, name) is not None
     }
     program = layers(given.model)
-    test = load_samples(given.data, samples=given.samples, **pixels)
-    calibration = load_samples(given.calibration, samples=given.calibration_samples, **pixels)
+    test = load_samples(given.data, draw=given.samples, **pixels)
+    calibration = load_samples(given.calibration, draw=given.calibration_samples, **pixels)
     task = task_named("classification")
 
     def accuracy(rounder: Rounder, plan: Plan) -> float:
@@ -52,7 +52,8 @@ def main() -> None:
     table = {"float": accuracy(Rounder(program), Plan.uniform(program.layers)), "rows": []}
     print(f"float {table['float']:.4f}", file=sys.stderr)
     for method, sign in itertools.product(("percentile", "mse"), ("signed", "auto")):
-        ranges = calibrate(program, calibration, method=method, sign=sign, batch_size=given.batch_size)
+        settings = Settings(range=method, sign=sign, batch_size=given.batch_size)
+        ranges = calibrate(program, calibration, settings)
         for placement, rounding in itertools.product(PLACEMENTS.values(), ("squant", "nearest")):
             rounder = Rounder(program, ranges, placement, rounding)
             row = {"range": method, "sign": sign, "placement": placement.name, "rounding": rounding}

@@ -32,15 +32,15 @@ from bitsect.measure.evaluator import Evaluator
 from bitsect.measure.pairs import exact_pairs, linear_pairs, single_losses
 from bitsect.measure.work import fill
 from bitsect.network.capture import capture
+from bitsect.rounding.ranges import calibrate
 from bitsect.rounding.rounder import Rounder
 from bitsect.solve.metrics import METRICS
 from bitsect.solve.reliability import score, spearman
 from bitsect.sources.data import Samples, load_samples
 from bitsect.sources.models import load_model
 from bitsect.sources.tasks.task import task_named
-from bitsect.values import Format, Losses, Measured, placement_named
+from bitsect.values import Format, Losses, Measured, Settings, placement_named
 from bitsect.values.pieces import Done, Piece
-from short import calibrate
 
 LOSSES = ("task", "kl")
 
@@ -110,7 +110,8 @@ def batch_contexts(arguments: argparse.Namespace, samples: Samples, format: Form
     program = capture(network.model, network.example)
     placement = placement_named(arguments.placement)
     bits = [format.activation_bits] if format.activation_bits else []
-    ranges = calibrate(program, samples, sign=placement.sign, bits=bits, batch_size=arguments.batch_size)
+    settings = Settings(sign=placement.sign, batch_size=arguments.batch_size)
+    ranges = calibrate(program, samples, settings, bits)
     rounder = Rounder(program, ranges, placement)
     task = task_named("classification")
     labels = Evaluator(program, rounder, samples, task, batch_size=arguments.batch_size).labels
@@ -155,7 +156,7 @@ def main() -> None:
     format = Format.parse(arguments.format)
     samples = load_samples(
         arguments.data,
-        samples=arguments.samples,
+        draw=arguments.samples,
         mean=arguments.mean,
         std=arguments.std,
         scale=arguments.scale,

@@ -60,7 +60,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     samples = load_samples(
         arguments.data,
-        samples=arguments.samples,
+        draw=arguments.samples,
         mean=arguments.mean,
         std=arguments.std,
         scale=arguments.scale,

@@ -12,7 +12,7 @@ import json
 
 from bitsect.runs.opening import open_run
 from bitsect.solve.metrics import METRICS
-from bitsect.values import INT4, INT8
+from bitsect.values import INT4, INT8, Scoring, Settings
 
 LOSS_METRICS = ("aughessian", "interlayer", "single")  # those that a choice of loss changes
 
@@ -36,16 +36,17 @@ def main() -> None:
         name: getattr(given, name) for name in ("mean", "std", "scale") if getattr(given, name) is not None
     }
     data = given.data or ("zoo:fashion-calibration" if given.model.startswith("zoo:") else None)
-    run = open_run(given.model, data, out=given.out, draw=given.samples, data_options=pixels)
+    drawn = {} if given.samples is None else {"draw": given.samples}
+    run = open_run(given.model, data, Settings(**drawn, **pixels), out=given.out)
     rows = []
-    for name, metric in METRICS.items():
+    for name in METRICS:
         if name == "random":
             continue
         for loss in ("task", "kl") if name in LOSS_METRICS else ("task",):
             row: dict[str, object] = {"metric": name, "loss": loss if name in LOSS_METRICS else "–"}
             for format in (INT8, INT4):
-                measuring = {"pairs": given.pairs, "loss": loss, "probes": given.probes}
-                row[format.name] = run.scores(metric, format, **measuring).split_half
+                scoring = Scoring(metric=name, pairs=given.pairs, loss=loss, probes=given.probes)
+                row[format.name] = run.score(scoring, format).split_half
             rows.append(row)
             if not given.json:
                 print(

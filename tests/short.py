@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from torch.fx import Node
 
 from bitsect.exporters import proof
 from bitsect.exporters.onnx.write import Written, write_onnx
@@ -30,6 +33,18 @@ def calibrate(
     if "method" in settings:
         settings["range"] = settings.pop("method")
     return ranges.calibrate(program, samples, Settings(**settings), bits, progress)
+
+
+@contextmanager
+def named(program: Program, nodes: Mapping[str, Node]) -> Iterator[None]:
+    """A block in which `program` shows what `nodes` make to those who observe their names."""
+    program.tensors.update(nodes)
+    program._tensor_nodes.update({name: (node,) for name, node in nodes.items()})
+    try:
+        yield
+    finally:
+        for name in nodes:
+            del program.tensors[name], program._tensor_nodes[name]
 
 
 def export_onnx(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bitsect.errors import BitsectError, DataError, PlanError
+from bitsect.errors import BitsectError, DataError, OptionError, PlanError
 from bitsect.network.capture import capture
 from bitsect.network.operators import never_negative
 from bitsect.network.program import Program
@@ -375,11 +375,11 @@ def test_ranges_survive_json() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "entropy"}, "unknown range method 'entropy': use percentile, mse, max"),
+        ({"method": "entropy"}, "unknown range 'entropy': use percentile, mse or max"),
         ({"sign": "both"}, "unknown sign 'both': use signed or auto"),
-        ({"percentile": 0.0}, "percentile 0.0 is not above 0 and up to 100"),
+        ({"percentile": 0.0}, "percentile 0 is not above 0 and up to 100"),
         ({"percentile": 100.1}, "percentile 100.1 is not above 0"),
-        ({"percentile": float("nan")}, "percentile nan is not above 0"),
+        ({"percentile": float("nan")}, "percentile nan is not a number"),
         ({"rounding": "up"}, "unknown rounding 'up': use squant, nearest or gptq"),
     ],
 )
@@ -602,16 +602,16 @@ def test_a_weight_is_rounded_once_per_format() -> None:
 def test_what_a_rounder_refuses() -> None:
     _, program = residual()
     plan = Plan.uniform(program.layers, INT8)
-    with pytest.raises(PlanError, match="unknown rounding 'up': use squant, nearest or gptq"):
+    with pytest.raises(OptionError, match="unknown rounding 'up': use squant, nearest or gptq"):
         Rounder(program, rounding="up")
     with pytest.raises(PlanError, match="needs calibrated ranges"):
         Rounder(program)(plan)
     ranges = calibrate(program, load_samples(images(2)), bits=(8,))
     with pytest.raises(PlanError, match=r"no 4-bit range of 'stem\.input' was calibrated"):
         Rounder(program, ranges)(Plan.uniform(program.layers, INT4))
-    with pytest.raises(PlanError, match="another network: layer 'e' is in one of the two only"):
+    with pytest.raises(PlanError, match="layer 'e' is in the network but not in the plan"):
         Rounder(program, ranges)(Plan({name: format for name, format in plan.items() if name != "e"}))
-    with pytest.raises(PlanError, match="another network: layer 'extra'"):
+    with pytest.raises(PlanError, match="layer 'extra' is in the plan but not in it"):
         Rounder(program, ranges)(Plan({**plan, "extra": INT8}))
 
 

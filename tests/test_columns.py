@@ -15,6 +15,7 @@ from bitsect.network.program import Program
 from bitsect.rounding.columns import Columns, are_known, channel_axis
 from odd_models import BATCH, Block, batch_of, model_of, program_of, weight
 from odd_models import one_thread as one_thread
+from short import named
 from tiny import refill, seeded
 
 CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -45,11 +46,10 @@ def read(program: Program, inputs: Any) -> dict[str, tuple[Multiply, Tensor, Ten
             name = multiply.node.name
             key = (name, multiply.operands.index(multiply.activations[0]))
             see[key] = lambda value, name=name: seen.setdefault(name, value)
-            program.tensors[name] = multiply.node
     program.observe_operands(inputs, see)
-    program.observe(inputs, {name: lambda value, name=name: made.setdefault(name, value) for name in seen})
-    for name in seen:
-        del program.tensors[name]
+    keep = {name: lambda value, name=name: made.setdefault(name, value) for name in seen}
+    with named(program, {m.node.name: m.node for m in program.multiplies if m.node.name in seen}):
+        program.observe(inputs, keep)
     return {
         m.node.name: (m, seen[m.node.name], made[m.node.name])
         for m in program.multiplies

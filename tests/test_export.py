@@ -66,7 +66,7 @@ class Case:
 
     @property
     def target(self) -> str:
-        return self.exported.target
+        return self.exported.destination
 
     def judged(self, inputs: Any) -> dict[str, Tensor]:
         return named(self.program.run(inputs, self.rounder(self.plan)))
@@ -436,24 +436,13 @@ def test_attention_of_bert_runs_in_integers(tmp_path: Path) -> None:
 def zoo(name: str, target: str = "onnxruntime") -> tuple[Program, Rounder, Samples]:
     network = load_model(f"zoo:{name}")
     program = capture(network.model, network.example)
-    rounder = rounder_of(program, load_samples("zoo:fashion-calibration", samples=32), target)
-    return program, rounder, load_samples("zoo:fashion-test", samples=256)
+    rounder = rounder_of(program, load_samples("zoo:fashion-calibration", draw=32), target)
+    return program, rounder, load_samples("zoo:fashion-test", draw=256)
 
 
 def prove_written(written: Case, samples: Samples, **options: Any) -> Proof:
     task = task_named("classification")
-    return prove(
-        written.path,
-        written.program,
-        written.rounder,
-        written.plan,
-        samples,
-        task,
-        target=written.target,
-        codes=written.exported.codes,
-        seconds=0.05,
-        **options,
-    )
+    return prove(written.exported, written.program, written.rounder, written.plan, samples, task, **options)
 
 
 INTEGER_LAYERS = {  # kernels that a network of the zoo runs with two of three layers quantised
@@ -548,7 +537,9 @@ def test_a_file_that_was_changed_is_not_proven(
         pytest.fail("nothing was changed")
     path = tmp_path / "changed.onnx"
     onnx.save(model, path)
-    changed_file = Case(written.program, written.rounder, written.plan, Case(path, written.target, 0, (), {}))
+    changed_file = Case(
+        written.program, written.rounder, written.plan, Written(path, written.target, 0, (), {})
+    )
     proof = prove_written(changed_file, samples)
     assert not proof.holds
     inputs = samples.inputs(slice(None))

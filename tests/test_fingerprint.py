@@ -106,7 +106,7 @@ def test_values_in_closures_count_and_logs_do_not() -> None:
 def test_another_process_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets of texts have another order in every process."""
     (tmp_path / "mylab_prints.py").write_text(SOURCE)
-    script = "import mylab_prints; from bitsect.fingerprint import fingerprint as found\n"
+    script = "import mylab_prints; from bitsect.sources.fingerprint import fingerprint as found\n"
     script += "print(found(mylab_prints.judge))"
     environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "PYTHONHASHSEED": "1"}
     command = [sys.executable, "-c", script]

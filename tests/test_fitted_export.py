@@ -22,8 +22,7 @@ from bitsect.values import FLOAT, INT4, INT8, Format, Plan
 from odd_models import Block, weight
 from odd_models import one_thread as one_thread
 from short import calibrate, export_onnx, prove
-from test_export import Written, differing, group, initializers
-from test_export import translations_read_once as translations_read_once
+from test_export import Case, differing, group, initializers
 from tiny import CLASSES, refill, seeded
 
 W4A16 = Format.parse("w4a16")
@@ -78,20 +77,10 @@ def test_fitted_layers_of_every_kind_are_written_and_proven(
     rounder = fitted(program, samples, target, {format})
     plan = Plan.uniform(program.layers, format)
     exported = export_onnx(program, rounder, plan, tmp_path / "model.onnx", target=target)
-    proof = prove(
-        exported.path,
-        program,
-        rounder,
-        plan,
-        samples,
-        task_named("classification"),
-        target=target,
-        codes=exported.codes,
-        seconds=0.01,
-    )
+    proof = prove(exported, program, rounder, plan, samples, task_named("classification"))
     assert proof.holds, proof.failures
     assert proof.outputs_off < 0.02
-    written = Written(program, rounder, plan, exported)
+    written = Case(program, rounder, plan, exported)
     assert differing(written, seeded(5, 3, 6, 6, seed=2), flips=0.1) == []
     if target == "onnxruntime" and format == INT4:
         assert not proof.float_kernels  # biases cost no layer its integer kernel
@@ -116,7 +105,7 @@ def test_odd_networks_in_mixed_formats_compute_what_was_judged(
     plan = Plan({layer.name: formats[i % 5] for i, layer in enumerate(program.layers)})
     exported = export_onnx(program, rounder, plan, tmp_path / "model.onnx", target=target)
     assert rounder(plan).biases
-    assert differing(Written(program, rounder, plan, exported), inputs, flips=0.1) == []
+    assert differing(Case(program, rounder, plan, exported), inputs, flips=0.1) == []
 
 
 def test_a_sum_that_follows_takes_the_bias_of_a_product(tmp_path: Path) -> None:
@@ -132,4 +121,4 @@ def test_a_sum_that_follows_takes_the_bias_of_a_product(tmp_path: Path) -> None:
     exported = export_onnx(program, rounder, plan, tmp_path / "model.onnx")
     nodes = [node.op_type for node in onnx.load(exported.path).graph.node]
     assert (nodes.count("Add"), nodes.count("Sub")) == (2, 1)
-    assert differing(Written(program, rounder, plan, exported), seeded(3, 5, 6), flips=0.1) == []
+    assert differing(Case(program, rounder, plan, exported), seeded(3, 5, 6), flips=0.1) == []

@@ -28,7 +28,7 @@ from bitsect.values.grid import Grid
 from bitsect.values.pieces import Piece
 from odd_models import Block, program_of, weight
 from odd_models import one_thread as one_thread
-from short import calibrate
+from short import calibrate, named
 from tiny import images, refill, residual, seeded
 
 W4A16 = Format.parse("w4a16")
@@ -107,14 +107,13 @@ def test_the_mean_output_of_a_fitted_layer_is_that_of_the_float_layer(format: Fo
     program, rounder = residual()[1], residual_fitted()
     x = images(40)[0]
     for multiply in program.multiplies[:1] + program.multiplies[-1:]:
-        program.tensors["made"] = multiply.node
         plan = Plan.uniform(program.layers).replace([multiply.layer], format)
         made: list[Tensor] = []
         for rounding in (rounder(Plan.uniform(program.layers)), rounder(plan)):
-            program.observe(x, {"made": made.append}, rounding)
+            with named(program, {"made": multiply.node}):
+                program.observe(x, {"made": made.append}, rounding)
             if rounding.biases:  # what is observed is before the next step, so with the bias
                 assert rounding.biases.keys() == {multiply.node.name}
-        del program.tensors["made"]
         axes = [axis for axis in range(made[0].ndim) if axis != 1]
         gap = (made[0] - made[1]).mean(axes).abs().max()
         assert gap < 1e-5 * made[0].abs().max()
@@ -270,7 +269,7 @@ def test_eight_bits_round_by_squant_and_what_was_not_fitted_is_refused() -> None
 
 # In a run
 
-SETTINGS = {"rounding": "gptq", "batch_size": 8, "threads": 1}
+SETTINGS = Settings(rounding="gptq", batch_size=8, threads=1)
 
 
 def test_a_run_keeps_what_was_fitted_and_goes_on_from_there(
@@ -283,7 +282,7 @@ def test_a_run_keeps_what_was_fitted_and_goes_on_from_there(
         return open_run(model, data, out=tmp_path / name, settings=SETTINGS)
 
     with opened("whole") as run:
-        run.rounder([INT4])
+        run.calibrate([INT4])
         whole = run.folder.journal("gptq").path.read_bytes()
         recorded = run.folder.read_json("run.json")
         assert (recorded["rounding"], recorded["refit"], recorded["bias_correction"]) == ("gptq", True, True)
@@ -298,10 +297,10 @@ def test_a_run_keeps_what_was_fitted_and_goes_on_from_there(
     with monkeypatch.context() as patch, opened("killed") as run:
         patch.setattr(fitting, "fit", killed)
         with pytest.raises(KeyboardInterrupt):
-            run.rounder([INT4])
+            run.calibrate([INT4])
     monkeypatch.setattr(fitting, "fit", lambda *args, **options: (done.append(1), real(*args, **options))[1])
     with opened("killed") as run:
-        run.rounder([INT4])
+        run.calibrate([INT4])
         assert run.folder.journal("gptq").path.read_bytes() == whole
     assert len(done) == 5  # nothing is done twice
     with pytest.raises(RunError, match="was made with rounding gptq, not squant"):

@@ -23,7 +23,7 @@ FOR_RUNTIME = Settings(placement="onnxruntime", batch_size=8, threads=1)
 
 
 def quantize(model: nn.Module, samples: Any, **options: Any) -> Result:
-    options = {"target": "60%", "settings": FOR_RUNTIME, "measuring": {"probes": 8}} | options
+    options = {"target": "60%", "settings": FOR_RUNTIME, "probes": 8} | options
     return bitsect.quantize(model, samples, **options)
 
 
@@ -142,7 +142,7 @@ def test_a_difference_from_the_network_is_said_by_a_run_that_works_alone_too(tmp
     assert any("differs from the network" in note for note in first.notes)
     assert again.notes == first.notes
     (tmp_path / "capture.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(RunError, match=r"capture.json is damaged: delete it"):
+    with pytest.raises(RunError, match=r"capture\.json is damaged, or was edited: remove it"):
         bitsect.quantize(tmp_path, target="60%", metric="sqnr")
 
 

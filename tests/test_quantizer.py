@@ -248,7 +248,7 @@ class Transposed(nn.Module):
 
 
 @pytest.mark.parametrize("format", ["int8", "int4", "w4a16", "w4a16g4"])
-@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("rounding", ["squant", "nearest"])  # gptq is no function of the weight alone
 def test_a_transposed_weight_gives_what_its_linear_twin_gives(format: str, rounding: str) -> None:
     linear = nn.Linear(12, 5)
     with torch.no_grad():

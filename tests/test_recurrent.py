@@ -200,7 +200,7 @@ def mixture() -> nn.Module:
 def proven(program: Program, rounder: Rounder, plan: Plan, path: Path, samples: Any, **more: Any) -> Proof:
     exported = export_onnx(program, rounder, plan, path)
     task = task_named("classification")
-    return prove(path, program, rounder, plan, samples, task, codes=exported.codes, seconds=0.01, **more)
+    return prove(exported, program, rounder, plan, samples, task, **more)
 
 
 @pytest.mark.parametrize("name", ["LSTM", "Mixtral"])
@@ -399,3 +399,18 @@ def test_gpt2_runs_as_judged_and_names_its_cache(tmp_path: Path) -> None:
     names = [each.name for each in onnx.load(tmp_path / "net.onnx").graph.output]
     assert names[0] == "logits"
     assert len(names) == 3  # and keys and values
+
+
+def test_torchs_own_grouped_product_is_a_layer_too() -> None:
+    """torch.export takes it in bfloat16 only."""
+
+    def run(parts: nn.ModuleDict, x: Tensor) -> Tensor:
+        ends = torch.tensor([1, 1, 2], dtype=torch.int32)
+        return torch.nn.functional.grouped_mm(x, parts["stack"].weight, offs=ends)
+
+    stack = nn.Module()
+    stack.weight = nn.Parameter(torch.randn(3, 8, 16, dtype=torch.bfloat16))
+    model, x = Runs(run, stack=stack), torch.randn(2, 8, dtype=torch.bfloat16)
+    program = capture(model, x)
+    assert [(layer.name, layer.kind) for layer in program.layers] == [("parts.stack", "grouped")]
+    assert torch.allclose(program.run(x), model(x), rtol=1e-2)

@@ -19,6 +19,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from bitsect.errors import BitsectError, RunError
 from bitsect.runs.disk import write_bytes, write_text
 from bitsect.runs.folder import LOCK, Arrays, Journal, RunFolder
+from bitsect.values import FLOAT, INT4, INT8, Plan
 
 calm = settings(deadline=None, max_examples=20)
 HERE = Path(__file__).parent
@@ -594,3 +595,20 @@ def test_killed_at_random_moments_and_resumed_it_comes_to_the_same_bytes(tmp_pat
         assert len(whole) == count
         assert whole.keys() == killed.keys()
         assert all(same(piece, killed[key]) for key, piece in whole.items())
+
+
+def test_a_plan_whose_line_was_cut_short_is_noted_again(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    plans = [Plan({"a": format}) for format in (FLOAT, INT8, INT4)]
+    for plan in (*plans, plans[0]):
+        folder.note_plan(plan)
+    whole = (folder.path / "plans.jsonl").read_bytes()
+    assert [json.loads(line)["key"] for line in whole.splitlines()] == [plan.key for plan in plans]
+    folder.close()
+    for lost in (1, 9):
+        (folder.path / "plans.jsonl").write_bytes(whole[:-lost])
+        folder = RunFolder(tmp_path / "run")
+        folder.note_plan(plans[2])
+        folder.close()
+        assert (folder.path / "plans.jsonl").read_bytes() == whole

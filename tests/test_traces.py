@@ -19,6 +19,7 @@ from bitsect.measure.context import Context
 from bitsect.measure.curvature import NoRootError, _hessian, _roots, curvature_vectors
 from bitsect.measure.piecewise import piecewise_linear_layers
 from bitsect.measure.traces import (
+    FEWEST,
     MINI_BATCH,
     estimate_traces,
     freedom,
@@ -424,7 +425,7 @@ def test_a_loss_that_is_linear_in_the_outputs_leaves_the_curvature_to_the_networ
 def test_a_layer_without_curvature_has_no_trace_and_stops_nobody() -> None:
     with np.errstate(all="raise"):
         estimates, probing = hessian_traces(with_task(lambda f: f.sum(1)), lambda name: {})
-    assert estimates.shape == (1, 1, 2)
+    assert estimates.shape == (1, 1, 1 + FEWEST)
     assert not estimates.any()
     assert (probing.estimator, probing.reached) == ("gauss-newton", True)
 
@@ -444,6 +445,14 @@ def test_every_probe_goes_through_all_samples() -> None:
     _, parts, probes = estimates.shape
     assert parts == 3
     assert sorted(done) == sorted(f"{p}/{part}" for p in range(probes) for part in ("0-6", "6-12", "12-19"))
+
+
+def test_estimates_that_are_equal_by_chance_are_not_taken_for_certainty() -> None:
+    def alike(context: Context, start: int, stop: int, generator: torch.Generator) -> dict[str, float]:
+        return dict.fromkeys(context.layers, 1.0)
+
+    assert estimate_traces(context_of("relu"), {}, alike, 64, 0.05).shape == (2, 1, 1 + FEWEST)
+    assert estimate_traces(context_of("relu", batch_size=1), {}, alike, 64, 0.05).shape == (2, 6, 3)
 
 
 def test_a_few_unsure_samples_are_not_taken_for_many() -> None:

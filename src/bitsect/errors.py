@@ -66,6 +66,8 @@ def _as_argument(mention: re.Match[str]) -> str:
 def _as_option(mention: re.Match[str]) -> str:
     name, value = mention.groups()
     flag = f"--{name.replace('_', '-')}"
+    if value == "False":
+        return f"--no-{flag[2:]}"
     return flag if value in ("", "True") else f"{flag} {value}"
 
 

@@ -13,6 +13,10 @@ from .app import app
 __all__ = ["app", "evaluate", "export", "latency", "layers", "main", "quantize", "sensitivity"]
 
 
+class Ended(BaseException):
+    """The system ends this process; no exit of a user's own code, which would be a fault there."""
+
+
 def main() -> None:
     """Run a command; our own errors become one line on stderr and exit code 1.
 
@@ -23,6 +27,8 @@ def main() -> None:
         app(prog_name="bitsect")
     except BitsectError as error:
         _fail(error.as_command(), type(error).__name__)
+    except Ended as ended:
+        sys.exit(128 + ended.args[0])
     except OSError as error:
         _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", type(error).__name__)
 
@@ -31,10 +37,14 @@ def _leave_in_order() -> None:
     """Let a command that the system ends leave as it does after Ctrl-C: without its temporary files."""
     if threading.current_thread() is not threading.main_thread():
         return
+
+    def end(number: int, frame: object) -> None:
+        raise Ended(number)
+
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP, and nohup ignores it
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+            signal.signal(number, end)
 
 
 def _fail(message: str, kind: str) -> None:

@@ -15,6 +15,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
+from ..errors import in_command
 from ..runs.progress import Advance, Progress
 from .output import note, stderr
 
@@ -23,7 +24,7 @@ class ShownProgress(Progress):
     """A bar for every stage; in a pipe or a log, a line when a stage begins."""
 
     def say(self, what: str) -> None:
-        note(what)
+        note(in_command(what))
 
     @contextmanager
     def shown(self, name: str, total: int | None) -> Iterator[Advance]:

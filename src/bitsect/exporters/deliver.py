@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExportError, MissingExtraError
-from ..names import choose
+from ..names import check_name, choose
 from ..runs.run import Run
 from ..sources.data import Samples
 from ..values import Evaluation, Plan, Target
@@ -50,8 +50,8 @@ class Request:
         for package in exporter.packages:
             if find_spec(package) is None:
                 raise MissingExtraError(package, exporter.extra, f"export to {self.path.suffix}")
-        destination = choose("destination", self.destination, exporter.destinations)
-        if self.require_speedup and destination.packs:
+        check_name("destination", self.destination, exporter.destinations)
+        if self.require_speedup and exporter.destinations[self.destination].packs:
             raise ExportError(f"a {self.destination} file is not timed: leave [require_speedup=True] out")
         if self.path.exists() and not self.force:
             raise ExportError(f"{self.path} exists: pass [force=True] to overwrite it, or name another file")

@@ -39,6 +39,7 @@ Estimate = Callable[[Context, int, int, torch.Generator], dict[str, float]]
 MINI_BATCH = 8
 MEMORY_BYTES = 4e9  # what the graph of a double backward pass may take
 KEPT_COPIES = 8  # values that a double backward pass keeps for each value of the forward pass
+FEWEST = 8  # pairs of estimates at least: two that are equal may be so by chance
 FREEDOM = 32  # degrees of freedom that a standard error rests on at least
 
 
@@ -91,7 +92,7 @@ def estimate_traces(
     weights = np.array([stop - start for start, stop in parts]) * len(parts) / len(context.evaluator.samples)
     found: list[Array] = []  # [layers, mini-batches] for each probe
     for probe in range(probes):
-        if probe >= 2 and _is_known(np.stack(found, axis=2), tolerance):
+        if (probe - 1) * len(parts) >= FEWEST and _is_known(np.stack(found, axis=2), tolerance):
             break
         pieces = fill(done, probe_work(context, estimate, probe, seed), progress)
         found.append(np.stack([piece["trace"] for piece in pieces], axis=1) * weights)

@@ -51,7 +51,7 @@ def check_promise(goal: Goal, evaluate: Evaluate | None) -> None:
     """Refuse a promise that cannot be made."""
     if goal.confidence is not None and evaluate is not None:
         raise OptionError(
-            "[confidence=95%] needs scores of single samples, which [evaluate=…] does not give: leave one out"
+            "[confidence=95%] needs scores of single samples, which [evaluate=] does not give: leave one out"
         )
 
 

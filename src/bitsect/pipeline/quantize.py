@@ -10,7 +10,7 @@ from ..latency import latency_table
 from ..runs.opening import open_run
 from ..runs.progress import Progress
 from ..solve.allowed import allowed_formats
-from ..solve.answer import solve, threshold
+from ..solve.answer import search_named, solve, threshold
 from ..solve.metrics import metric_named
 from ..values import Goal, Scoring, Settings
 from .judge import Evaluate, Judge
@@ -108,6 +108,7 @@ def check_request(goal: Goal, scoring: Scoring, evaluate: Evaluate | None, test_
     """Refuse what can be refused before the first minute of work."""
     goal.check()
     metric_named(scoring.metric)
+    search_named(goal.search)
     check_scoring(scoring, goal)
     check_promise(goal, evaluate)
     if evaluate is not None and test_data is not None:

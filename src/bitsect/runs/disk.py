@@ -115,10 +115,12 @@ def append_line(path: Path, text: str) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file that lines are appended to; one that a kill cut short is dropped."""
+    """The JSON objects of a file that lines are appended to; a line that a kill cut short is taken off."""
     found = []
-    with open_file(path, "rb") as file:
-        for line in file:
+    with open_file(path, "r+b") as file:
+        lines = [line for line in file if line.endswith(b"\n")]
+        file.truncate(sum(map(len, lines)))
+        for line in lines:
             with suppress(ValueError, RecursionError):
                 data = json.loads(line)
                 if isinstance(data, dict):

@@ -64,6 +64,7 @@ def open_run(
         known = None if fresh else Recorded.read(folder)
         if known is not None:
             asked = asked.completed(known, folder, trust, elsewhere) if of_run else asked.in_threads_of(known)
+        asked.settings.check()
         with progress.stage("capture"):
             samples = asked.load_samples()
             program, spec = _captured(asked, samples, trust)
@@ -98,10 +99,9 @@ class _Asked:
 
     def in_threads_of(self, known: Recorded) -> _Asked:
         """Threads are chosen once, on whatever machine a run began."""
-        if "threads" in given(self.settings):
+        if self.settings.threads is not None:
             return self
-        threads = Settings(threads=known.settings.threads)
-        return replace(self, settings=Settings(**given(self.settings), **given(threads)))
+        return replace(self, settings=on_top_of(self.settings, Settings(threads=known.settings.threads)))
 
     def completed(self, known: Recorded, folder: RunFolder, trust: bool, elsewhere: Any) -> _Asked:
         """With what the run in `folder` was made of, where nothing else is asked for."""
@@ -176,8 +176,8 @@ def _facts(program: Program, samples: Samples, task: Task, settings: Settings) -
     """Everything that the results of a run rest on."""
     return {
         "model_fingerprint": program.fingerprint,
-        "data_fingerprint": samples.fingerprint(),
         **to_json(settings),
+        "data_fingerprint": samples.fingerprint(),  # after what decides it: of two changes the cause is named
         "task": task.name,
         "task_code": task.code,
         "torch": torch.__version__,

@@ -9,7 +9,7 @@ from ..errors import BitsectError, DataError, TargetError
 from ..names import calling, choose
 from ..values import FLOAT, Cost, Evaluation, Goal, LatencyTable, Plan, Target
 from .costs import cost
-from .search import SEARCHES
+from .search import SEARCHES, Search
 from .search.frontier import frontier
 from .search.problem import Found, Problem
 from .search.uniform import or_cheaper_uniform
@@ -50,14 +50,18 @@ def solve(problem: Problem, goal: Goal, table: LatencyTable | None) -> Found:
         raise TargetError(f"budget {limits}: {error}") from None
 
 
+def search_named(name: str) -> Search:
+    """The search called `name`: one of SEARCHES, or `package.module:function`."""
+    search: Search = choose("search", name, SEARCHES)
+    if not callable(search):
+        raise BitsectError(f"search '{name}' is a {type(search).__name__}: name a function of a Problem")
+    return search
+
+
 def _searched(problem: Problem, goal: Goal) -> Found:
-    search = choose("search", goal.search, SEARCHES)
+    search = search_named(goal.search)
     if search is frontier:
         search = partial(frontier, evaluations=goal.evaluations)
-    if not callable(search):
-        raise BitsectError(
-            f"search '{goal.search}' is a {type(search).__name__}: name a function of a Problem"
-        )
     try:
         with calling("search", goal.search):
             found = search(problem)

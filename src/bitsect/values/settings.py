@@ -91,6 +91,12 @@ class Settings:
             if isinstance(value, Sequence) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
 
+    def check(self) -> None:
+        """Refuse settings that do not go together."""
+        for name in ("refit", "bias_correction"):
+            if not getattr(self, name) and self.rounding != "gptq":
+                raise OptionError(f"[{name}=False] is for [rounding=gptq], not {self.rounding}: leave it out")
+
     @property
     def pixels(self) -> dict[str, Any]:
         """How pixels become inputs, where that was asked for."""

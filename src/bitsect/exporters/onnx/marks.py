@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -60,27 +60,8 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
     try:
         import onnxscript.optimizer
         from onnx_ir.passes import common
-        from onnxscript import opset18
     except ImportError as error:
         raise MissingExtraError(error.name or "onnx", "onnx", "export to ONNX") from None
-
-    def translate(x: Any, index: int) -> Any:
-        y = opset18.Identity(x)
-        y.producer().metadata_props[DOMAIN] = str(index)
-        return y
-
-    def translate_grouped(x: Any, weight: Any, ends: Any) -> Any:
-        y = opset18.Identity(x)
-        product = y.producer()
-        product.resize_inputs(3)
-        product.replace_input_with(1, weight)
-        product.replace_input_with(2, ends)
-        product.metadata_props[DOMAIN] = GROUPED
-        return y
-
-    def translate_sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
-        size = opset18.Gather(opset18.Shape(x), opset18.Constant(value_ints=[dim]))
-        return opset18.TopK(x, size, axis=dim, largest=descending, sorted=True)  # of equals the first first
 
     keys: list[OperandKey | str] = []
     marked = _with_marks(program, results, keys)
@@ -92,11 +73,7 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
                 optimize=False,
                 verbose=False,
                 opset_version=OPSET,
-                custom_translation_table={
-                    torch.ops.bitsect.mark.default: translate,
-                    GROUPED_MM: translate_grouped,
-                    torch.ops.aten.sort.stable: translate_sort,
-                },
+                custom_translation_table=_translations(),
             )
     except Exception as error:  # torch.onnx raises whatever its translations do
         raise ExportError(f"torch.onnx cannot write this network: {_root(error)}") from error
@@ -117,6 +94,35 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
         {key: node for key, node in found.items() if isinstance(key, tuple)},
         {key: node for key, node in found.items() if isinstance(key, str)},
     )
+
+
+def _translations() -> dict[Any, Callable[..., Any]]:
+    """What torch.onnx cannot write, as what it is in a marked model."""
+    from onnxscript import opset18
+
+    def mark_at(x: Any, index: int) -> Any:
+        y = opset18.Identity(x)
+        y.producer().metadata_props[DOMAIN] = str(index)
+        return y
+
+    def grouped(x: Any, weight: Any, ends: Any) -> Any:
+        y = opset18.Identity(x)
+        product = y.producer()
+        product.resize_inputs(3)
+        product.replace_input_with(1, weight)
+        product.replace_input_with(2, ends)
+        product.metadata_props[DOMAIN] = GROUPED
+        return y
+
+    def sort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+        size = opset18.Gather(opset18.Shape(x), opset18.Constant(value_ints=[dim]))
+        return opset18.TopK(x, size, axis=dim, largest=descending, sorted=True)  # of equals the first first
+
+    return {
+        torch.ops.bitsect.mark.default: mark_at,
+        GROUPED_MM: grouped,
+        torch.ops.aten.sort.stable: sort,
+    }
 
 
 @contextmanager

@@ -23,7 +23,7 @@ import torch.utils._pytree as pytree
 
 from ... import __version__
 from ...errors import ExportError
-from ...names import choose
+from ...names import check_name
 from ...network.program import Program
 from ...network.remarks import float32_instead
 from ...values import Plan
@@ -58,7 +58,8 @@ def write_onnx(
 ) -> Written:
     """The program under its plan, written to `path`: whole and checked, or not at all."""
     program, rounder, plan = subject.program, subject.rounder, subject.plan
-    chosen = choose("destination", destination, DESTINATIONS)
+    check_name("destination", destination, DESTINATIONS)
+    chosen = DESTINATIONS[destination]
     if rounder.placement != chosen.placement:
         raise ExportError(
             f"a model for {destination} is judged under placement '{chosen.placement.name}', "

@@ -36,7 +36,8 @@ CONTROL = re.compile(
     r"torch\.ops\.higher_order\."
     r"(cond|while_loop|map_impl|scan|associative_scan|wrap_with_set_grad_enabled|wrap_with_autocast)"
 )
-TENSOR_OPERATOR = re.compile(r"torch\.ops\.(aten|prims)\.(\w+)\.(\w+)")
+# The operators of PyTorch, and those that capture puts in their place.
+TENSOR_OPERATOR = re.compile(r"torch\.ops\.(aten|prims|bitsect)\.(\w+)\.(\w+)")
 
 # How inputs and outputs may be nested. Others name a module, which looking them up would import.
 STRUCTURES = (
