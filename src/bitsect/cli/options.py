@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ..names import OWN
+from ..values.method import METHODS
 from ..values.options import Help, described, names_of
 from ..values.settings import SAMPLES
 from .app import app
@@ -22,6 +23,20 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a
 DataOption = Annotated[str | None, typer.Option(help=f"{DATA}.", rich_help_panel=SAMPLES)]
 TestDataOption = Annotated[
     str | None, typer.Option(help="Samples that the search does not see.", rich_help_panel=SAMPLES)
+]
+ValidationDataOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Samples to prove the target on, in place of held-out ones of --data.", rich_help_panel=SAMPLES
+    ),
+]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Named defaults for all options: {' or '.join(METHODS)}; default: paper, or the run's own.",
+        autocompletion=lambda incomplete: [name for name in METHODS if name.startswith(incomplete)],
+        rich_help_panel="Goal",
+    ),
 ]
 OutOption = Annotated[
     str | None,

@@ -12,9 +12,11 @@ from .app import JsonOption, ModelOrRunArgument, TrustOption
 from .options import (
     DataOption,
     FreshOption,
+    MethodOption,
     OutOption,
     RunArgument,
     TestDataOption,
+    ValidationDataOption,
     command,
     run_folder,
     run_of,
@@ -30,8 +32,10 @@ def quantize(
     goal: Goal,
     scoring: Scoring,
     settings: Settings,
+    method: MethodOption = None,
     data: DataOption = None,
     test_data: TestDataOption = None,
+    validation_data: ValidationDataOption = None,
     out: OutOption = None,
     fresh: FreshOption = False,
     trust: TrustOption = False,
@@ -52,7 +56,9 @@ def quantize(
             settings=settings,
             scoring=scoring,
             goal=goal,
+            method=method,
             test_data=test_data,
+            validation_data=validation_data,
             out=out,
             fresh=fresh,
             trust=trust,
@@ -71,6 +77,8 @@ def search(
         typer.Option(help="Where the run's samples lie, if they have moved.", rich_help_panel=SAMPLES),
     ] = None,
     test_data: TestDataOption = None,
+    validation_data: ValidationDataOption = None,
+    method: MethodOption = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -97,7 +105,9 @@ def search(
             settings=settings,
             scoring=scoring,
             goal=goal,
+            method=method,
             test_data=test_data,
+            validation_data=validation_data,
             trust=trust,
             progress=ShownProgress(),
         )
@@ -134,10 +144,7 @@ def _show(result: Result, json: bool) -> None:
     stdout.print(f"Plan: {layers_by_format(result.plan)} layers.")
     stdout.print(f"Search: {in_command(result.reason)}.", markup=False)
     if result.target is not None:
-        on = [("calibration", result.target_met)]
-        on += [("test", result.test.target_met)] if result.test is not None else []
-        held = ", ".join(f"{'kept' if met else 'NOT kept'} on the {samples} samples" for samples, met in on)
-        stdout.print(f"Target {result.target}: {held}.")
+        stdout.print(f"Target {result.target}: {_kept(result)}.")
     for line in result.remarks:
         stdout.print(f"Note: {in_command(line).removesuffix('.')}.", markup=False)
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in result.seconds.items())
@@ -145,3 +152,17 @@ def _show(result: Result, json: bool) -> None:
     if not result.run.temporary:
         note(f"Plan written to {result.run.folder.path / 'plan.json'}")
     return None
+
+
+def _kept(result: Result) -> str:
+    """Whether the target is kept: as held-out samples prove it, else on the searched ones; and on test."""
+    tested = []
+    if result.test is not None:
+        tested = [f"{'kept' if result.test.target_met else 'NOT kept'} on the test samples"]
+    if result.promise is None:
+        first = f"{'kept' if result.target_met else 'NOT kept'} on the calibration samples"
+        return ", ".join([first, *tested])
+    promise = result.promise
+    look = promise.look
+    seen = f"{promise.samples:,} held-out samples: {look.kept:.2%} kept, at least {look.bound:.2%}"
+    return ", ".join([f"{promise.verdict} ({seen})", *tested])

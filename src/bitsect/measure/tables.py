@@ -14,6 +14,7 @@ from ..values import Format, Layer, Scoring
 from ..values.measured import Losses, Measured, Noise
 from ..values.pieces import Done
 from .context import Context
+from .damage import output_damage
 from .noise import fisher_terms, weight_errors
 from .pairs import (
     exact_pairs,
@@ -44,7 +45,7 @@ class Measuring:
     def tables(self, needs: Collection[str], format: Format, scoring: Scoring) -> Measured:
         """The tables `needs` of every layer in `format`."""
         context, wanted = self.context, set(needs)
-        traces = probing = losses = signal = noise = fisher = errors = None
+        traces = probing = losses = signal = noise = fisher = errors = damage = None
         if "traces" in wanted:
             with self.stage("traces", None) as advance:
                 traces, probing = hessian_traces(
@@ -66,6 +67,8 @@ class Measuring:
             fisher = np.stack([piece["fisher"] for piece in pieces], axis=1)
         if "weight_error" in wanted:
             errors = weight_errors(context, format)
+        if "damage" in wanted:
+            damage = self._damage(format)
         layers = context.program.layers
         return Measured(
             context.layers,
@@ -73,9 +76,19 @@ class Measuring:
             np.array([_elements(layer) for layer in layers]),
             traces,
             {format.name: losses} if losses is not None else {},
-            {format.name: Noise(signal, noise, fisher, errors)},
+            {format.name: Noise(signal, noise, fisher, errors, damage)},
             probing,
         )
+
+    def _damage(self, format: Format) -> Array:
+        """The damage of each layer alone on each sample; none where the format rounds nothing."""
+        context = self.context
+        changes = [(layer.name, format) for layer in context.program.layers if format.rounds(layer)]
+        with self.stage("damage", len(context.starts())) as advance:
+            _, single = output_damage(context, changes, self.journal("damage"), progress=advance)
+        rows = dict(zip((name for name, _ in changes), single, strict=True))
+        nothing = np.zeros(single.shape[1])
+        return np.stack([rows.get(name, nothing) for name in context.layers])
 
     def _fill(self, journal: str, stage: str, work: Work) -> Any:
         with self.stage(stage, len(work.pieces)) as advance:

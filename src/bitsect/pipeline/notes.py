@@ -12,10 +12,12 @@ from ..network.remarks import remarks, unseen_layers
 from ..runs.run import Run
 from ..solve.allowed import Allowed
 from ..solve.search.problem import Found, Problem
+from ..sources.data import Samples
 from ..sources.tasks.outputs import named_tensors
 from ..sources.tasks.task import Task
 from ..values import Evaluation, Goal, LatencyTable, Target
 from .judge import Judge
+from .promise import what_can_be_promised
 from .rows import Row
 
 NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
@@ -26,6 +28,16 @@ def notes_on_samples(
 ) -> tuple[str, ...]:
     """What the float network's accuracy says of the samples: told at once, before the long work."""
     notes = tuple(_about_samples(run, judge.labels, float_network, target))
+    for note in notes:
+        run.progress.say(note)
+    return notes
+
+
+def notes_on_promise(
+    run: Run, goal: Goal, held_out: Samples | None, float_network: Evaluation
+) -> tuple[str, ...]:
+    """What can be promised with the held-out samples: told at once too."""
+    notes = tuple(what_can_be_promised(goal, held_out, float_network))
     for note in notes:
         run.progress.say(note)
     return notes
@@ -42,7 +54,8 @@ def notes_on_answer(
 ) -> Iterator[str]:
     """What a user should know about the plan and the network."""
     yield from _about_search(problem, found, goal.target)
-    yield from _about_uniform(problem, rows, goal.objective)
+    if goal.confidence is None:  # a plan is promised for what held-out samples prove, not for these
+        yield from _about_uniform(problem, rows, goal.objective)
     yield from _about_device(allowed, table, goal.objective)
     yield from remarks(run.program)
     yield from _about_rounding(run)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from ..errors import OptionError
 from ..runs.run import Run
 from ..solve.allowed import Allowed
 from ..solve.costs import cost_table
@@ -15,16 +15,51 @@ from ..values.goal import parse_formats
 from ..values.scoring import EACH
 from .judge import Judge
 
-Order = Mapping[Format, Sequence[str]]
+FRONTIER = "frontier"
 DAMAGE_SAMPLES = 512  # that the predicted damage of plans rests on: two halves of them agree
 
 
-def order_layers(run: Run, scoring: Scoring, goal: Goal, allowed: Allowed) -> tuple[Scores, Order]:
-    """The scores of the highest format, and the layers by rising sensitivity for every step."""
+def check_scoring(scoring: Scoring, goal: Goal) -> None:
+    """Refuse a metric that the search would not look at."""
+    if goal.search == FRONTIER and scoring.metric != "damage":
+        raise OptionError(
+            f"the search {FRONTIER} goes by the damage that plans are predicted to do: pass [metric=damage], "
+            f"or another search with metric {scoring.metric}, such as [search=bisection]"
+        )
+
+
+def state_problem(
+    run: Run,
+    scoring: Scoring,
+    goal: Goal,
+    allowed: Allowed,
+    needed: Fraction,
+    judge: Judge,
+    table: LatencyTable | None,
+) -> tuple[Problem, Scores]:
+    """Everything that a search may know, and the scores of the layers in the highest format."""
+    costs = cost_table(run.layers, allowed.formats, table, goal.objective)
+    if goal.search == FRONTIER:
+        return _with_damage(
+            run, goal, Problem(run.layers, allowed.formats, _none, needed, judge, costs=costs)
+        )
     scored_in = {step: scoring_format(scoring, goal, step) for step in allowed.steps or allowed.wanted}
     scores = {format: run.score(scoring, format) for format in high_to_low(scored_in.values())}
     order = {step: scores[format].order() for step, format in scored_in.items()}
-    return next(iter(scores.values())), order
+    problem = Problem(run.layers, allowed.formats, order.__getitem__, needed, judge, costs=costs)
+    return problem, next(iter(scores.values()))
+
+
+def _with_damage(run: Run, goal: Goal, problem: Problem) -> tuple[Problem, Scores]:
+    names = [layer.name for layer in run.layers]
+    if not problem.changes:  # pins leave nothing to choose
+        return problem, Scores("damage", goal.formats[0], tuple(names), (0.0,) * len(names))
+    damage = run.damage(problem.changes, min(DAMAGE_SAMPLES, len(run.samples)))
+    return replace(problem, damage=damage, order=damage.order), damage.scores(names, problem.formats[0])
+
+
+def _none(format: Format) -> tuple[str, ...]:
+    return ()
 
 
 def scoring_format(scoring: Scoring, goal: Goal, step: Format) -> Format:
@@ -32,20 +67,3 @@ def scoring_format(scoring: Scoring, goal: Goal, step: Format) -> Format:
     if scoring.score_format == EACH:
         return step
     return goal.formats[0] if scoring.score_format is None else parse_formats(scoring.score_format)[0]
-
-
-def state_problem(
-    run: Run,
-    allowed: Allowed,
-    order: Order,
-    needed: Fraction,
-    judge: Judge,
-    goal: Goal,
-    table: LatencyTable | None,
-) -> Problem:
-    """Everything that a search may know; the frontier also needs the predicted damage of every plan."""
-    costs = cost_table(run.layers, allowed.formats, table, goal.objective)
-    problem = Problem(run.layers, allowed.formats, order.__getitem__, needed, judge, costs=costs)
-    if goal.search == "frontier" and problem.changes:
-        return replace(problem, damage=run.damage(problem.changes, min(DAMAGE_SAMPLES, len(run.samples))))
-    return problem

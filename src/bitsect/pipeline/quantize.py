@@ -15,8 +15,10 @@ from ..solve.metrics import metric_named
 from ..values import Goal, Scoring, Settings
 from .judge import Evaluate, Judge
 from .keywords import with_options
-from .notes import notes_on_answer, notes_on_samples
-from .problem import order_layers, state_problem
+from .methods import method_of
+from .notes import notes_on_answer, notes_on_promise, notes_on_samples
+from .problem import check_scoring, state_problem
+from .promise import check_promise, follow, prove_plan
 from .result import Result
 from .rows import compare, test_rows, test_samples
 
@@ -26,10 +28,12 @@ def quantize(
     model: Any,
     data: Any = None,
     *,
+    method: str | None = None,
     settings: Settings,
     scoring: Scoring,
     goal: Goal,
     test_data: Any = None,
+    validation_data: Any = None,
     evaluate: Evaluate | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
@@ -48,34 +52,53 @@ def quantize(
         data: samples to calibrate and search on: the path of an .npz or .safetensors file or of a folder
             of images, `zoo:NAME`, tensors (inputs, labels), or any iterable of such batches. A network of
             the zoo brings its own.
+        method: named defaults for all options: `paper`, or `bitsect`; a run that is continued keeps its own.
         test_data: samples that the search does not see; the closing table shows both.
+        validation_data: samples to prove the target on, in place of held-out ones of `data`.
         evaluate: a function of a module that returns a number, in place of the task's accuracy.
         out: the folder of the run: the same call goes on where it was. Without it nothing stays on disk.
         fresh: start anew, removing the run in `out`.
         trust: load files that run code of their author.
         progress: what is told of the stages; the command line draws bars.
     """
+    chosen = method_of(model, method)
+    settings, scoring, goal = chosen.complete(settings), chosen.complete(scoring), chosen.complete(goal)
     check_request(goal, scoring, evaluate, test_data)
     with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
         unseen = test_samples(run, model, test_data, evaluate)
+        held_out = run.held_out if validation_data is None else run.load(validation_data)
         table = latency_table(goal.latency, run.layers)
         allowed = allowed_formats(run.layers, goal, table)
         judge = Judge(run, evaluate)
         float_network = judge.float_network()
         needed = threshold(goal.target, float_network)
         early = notes_on_samples(run, judge, float_network, goal.target)
+        early += notes_on_promise(run, goal, held_out, float_network)
         run.calibrate(allowed.all)  # ranges and fitted weights, kept in the run
         judge.allow(allowed.all)
-        scores, order = order_layers(run, scoring, goal, allowed)
-        problem = state_problem(run, allowed, order, needed, judge, goal, table)
+        problem, scores = state_problem(run, scoring, goal, allowed, needed, judge, table)
         with run.progress.stage("search") as judge.progress:
             found = solve(problem, goal, table)
         evaluations = len(judge.judged)
+        promise = prove_plan(run, problem, found, goal, held_out)
+        found = follow(promise, found, problem)
         rows = compare(run, found.plan, allowed, judge, table)
         tested = test_rows(run, rows, goal.target, unseen)
         notes = (*notes_on_answer(run, problem, found, rows, goal, allowed, table), *early, *scores.doubts())
         result = Result(
-            run, goal, scoring, found, rows, tested, scores, evaluations, table, judge.name, notes
+            run,
+            goal,
+            scoring,
+            found,
+            rows,
+            tested,
+            scores,
+            evaluations,
+            table,
+            judge.name,
+            promise,
+            chosen.name,
+            notes,
         )
         result.keep()
         return result
@@ -86,6 +109,8 @@ def check_request(goal: Goal, scoring: Scoring, evaluate: Evaluate | None, test_
     goal.check()
     metric_named(scoring.metric)
     search_named(goal.search)
+    check_scoring(scoring, goal)
+    check_promise(goal, evaluate)
     if evaluate is not None and test_data is not None:
         raise OptionError(
             "[test_data=] cannot be combined with [evaluate=], which judges the model itself: "

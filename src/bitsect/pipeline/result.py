@@ -20,6 +20,7 @@ from ..runs.run import Run
 from ..solve.search.problem import Found
 from ..values import Goal, LatencyTable, Plan, Scores, Scoring, Target
 from ..values.options import to_json
+from .promise import Promise
 from .rows import Row, Tested
 
 
@@ -37,6 +38,8 @@ class Result:
     evaluations: int  # plans that this search had to judge
     table: LatencyTable | None = None
     judge: str | None = None  # the user's own function, where accuracy is what that returned
+    promise: Promise | None = None  # what held-out samples prove, where that was asked for
+    method: str = "paper"
     remarks: tuple[str, ...] = ()  # notes, with options as they are mentioned in errors
 
     @property
@@ -86,14 +89,17 @@ class Result:
     def seconds(self) -> Mapping[str, float]:
         return self.run.progress.seconds
 
+    @property
+    def verdict(self) -> str:
+        """Whether the target is kept: as held-out samples prove it, else as the searched ones show it."""
+        if self.promise is not None:
+            return self.promise.verdict
+        return "kept" if self.target_met else "NOT kept"
+
     def __repr__(self) -> str:
         """Three lines, however many layers there are."""
-        counts = ", ".join(f"{count} {name}" for name, count in self.plan.counts.items())
-        kept = (
-            ""
-            if self.target is None
-            else f", target {self.target} {'kept' if self.target_met else 'NOT kept'}"
-        )
+        counts = ", ".join(f"{count} {name}" for name, count in self.plan.counts.items() if count)
+        kept = "" if self.target is None else f", target {self.target} {self.verdict}"
         tested = "not tested on other samples"
         if self.test is not None:
             tested = f"on test samples {self.test.float.accuracy:.2%} → {self.test.plan.accuracy:.2%}"
@@ -189,6 +195,8 @@ class Result:
             "macs_by_format": self.plan.macs(self.run.layers),
             "plan_key": self.plan.key,
             "reason": self.reason,
+            "promise": None if self.promise is None else self.promise.to_json(),
+            "method": self.method,
             "agreement": self.agreement,
             "judge": self.judge,
             "goal": {**to_json(self.goal), "latency": self.table and self.table.device},

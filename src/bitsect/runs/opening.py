@@ -20,6 +20,7 @@ from ..measure.traces import fitting_rows
 from ..network.capture import capture
 from ..network.exported_program import example_outputs
 from ..network.program import Program
+from ..solve.confidence import split
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
 from ..sources.models import load_model
@@ -77,7 +78,9 @@ def open_run(
             folder.clear()
         _claim(folder, known, facts, program, samples, spec)
         _remember_comparison(folder, program)
-        run = Run(folder, program, samples, task, resolved, progress, temporary=out is None and not of_run)
+        searched, held_out = _held_out(samples, resolved)
+        temporary = out is None and not of_run
+        run = Run(folder, program, searched, task, resolved, progress, temporary, held_out)
         undo.pop_all()
     if run.temporary:
         weakref.finalize(run, shutil.rmtree, folder.path, ignore_errors=True)
@@ -136,6 +139,17 @@ class _Asked:
         """Refuse samples that were tried in place of the run's own, and are others."""
         if self.moved and known is not None and facts["data_fingerprint"] != known.data_fingerprint:
             raise RunError(f"{_gone(folder, known)}; those of {spec} are others")
+
+
+def _held_out(samples: Samples, settings: Settings) -> tuple[Samples, Samples | None]:
+    """The samples to calibrate and search on, and those held back from both, if that is asked for."""
+    if not settings.hold_out:
+        return samples, None
+    searched, held = (
+        replace(samples, source=samples.source.select(torch.from_numpy(part)))
+        for part in split(len(samples), settings.seed)
+    )
+    return searched, held
 
 
 def own_samples(model: Any, name: str = "calibration") -> str:

@@ -44,8 +44,10 @@ class Run:
         settings: Settings,
         progress: Progress | None = None,
         temporary: bool = False,
+        held_out: Samples | None = None,
     ) -> None:
         self.folder, self.program, self.samples, self.task = folder, program, samples, task
+        self.held_out = held_out  # from calibration and search: what a promise is proven on
         self.settings, self.progress = settings, progress or Progress()
         self.temporary = temporary  # its folder goes with it
         self._rounder: Rounder | None = None
@@ -71,7 +73,7 @@ class Run:
     def reopened(self) -> Run:
         """The same run, open again."""
         folder = RunFolder(self.folder.path, self.folder.run)
-        return Run(folder, self.program, self.samples, self.task, self.settings, self.progress)
+        return self._in(folder, self.settings)
 
     def under(self, placement: str) -> Run:
         """This network on these samples under another placement; what is found is kept in the same folder."""
@@ -83,7 +85,12 @@ class Run:
         settings = on_top_of(self.settings, Settings(placement=placement, sign=sign))
         of = fingerprint_json({"run": self.folder.run, **to_json(settings)})
         folder = RunFolder(self.folder.inside(f"under-{placement}"), of)
-        return Run(folder, self.program, self.samples, self.task, settings, self.progress)
+        return self._in(folder, settings)
+
+    def _in(self, folder: RunFolder, settings: Settings) -> Run:
+        return Run(
+            folder, self.program, self.samples, self.task, settings, self.progress, held_out=self.held_out
+        )
 
     def load(self, data: Any, **drawn: Any) -> Samples:
         """Other samples for this network, with pixels normalised as the run's own are."""
@@ -197,4 +204,5 @@ class Run:
         formats = dict.fromkeys(format for _, format in changes)
         found = [halves_agree(single[[f == format for _, f in changes]]) for format in formats]
         agreement = min((value for value in found if value is not None), default=None)
-        return replace(damage, split_half=agreement)
+        error = single.std(axis=1, ddof=1) / single.shape[1] ** 0.5 if single.shape[1] > 1 else None
+        return replace(damage, split_half=agreement, standard_error=error)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 from ..errors import BitsectError, DataError, TargetError
 from ..names import calling, choose
 from ..values import FLOAT, Cost, Evaluation, Goal, LatencyTable, Plan, Target
 from .costs import cost
 from .search import SEARCHES, Search
+from .search.frontier import frontier
 from .search.problem import Found, Problem
 from .search.uniform import or_cheaper_uniform
 from .search.within_budget import within_budget
@@ -58,6 +60,8 @@ def search_named(name: str) -> Search:
 
 def _searched(problem: Problem, goal: Goal) -> Found:
     search = search_named(goal.search)
+    if search is frontier:
+        search = partial(frontier, evaluations=goal.evaluations)
     try:
         with calling("search", goal.search):
             found = search(problem)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -28,6 +28,7 @@ from ..errors import BitsectError
 from ..values import Target
 
 METHOD = "paired score bound"
+NOT_KEPT = "not kept"
 LEVEL = 0.05  # the error of a promise with 95 % confidence
 MOST_SAMPLES = 10**9  # beyond which no number of samples is named
 FEWEST_FOR_SEARCH, MOST_FOR_SEARCH = 256, 1024
@@ -276,6 +277,20 @@ def descend(
     return looks
 
 
+def unproven(target: Target, float_scores: ArrayLike, plan_scores: ArrayLike, level: float = LEVEL) -> Look:
+    """What was seen of a plan that may not be proven any more, because a safer one was not."""
+    pairs = Pairs.of(float_scores, plan_scores)
+    look = _look(pairs, target, level, level)
+    verdict = (
+        NOT_KEPT if not _keeps(look.kept, target) else f"kept, not proven: {_more(pairs, target, level)}"
+    )
+    return replace(look, proven=False, verdict=verdict)
+
+
+def _more(pairs: Pairs, target: Target, level: float) -> str:
+    return f"{_would_prove(pairs, target, level)} would prove it"
+
+
 def _look(pairs: Pairs, target: Target, level: float, promised: float) -> Look:
     """A look that may err with `level`, as a part of a promise that may err with `promised`."""
     kept, least = pairs.kept(target), bound(pairs, target, level)
@@ -283,9 +298,9 @@ def _look(pairs: Pairs, target: Target, level: float, promised: float) -> Look:
     if proven:
         verdict = f"kept with {100 * (1 - promised):g} % confidence"
     elif not _keeps(kept, target):
-        verdict = "not kept"
+        verdict = NOT_KEPT
     else:
-        verdict = f"kept, not proven: {_would_prove(pairs, target, level)} would prove it"
+        verdict = f"kept, not proven: {_more(pairs, target, level)}"
     return Look(kept, least, level, proven, verdict)
 
 

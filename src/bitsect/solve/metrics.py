@@ -146,6 +146,16 @@ def sqnr(means: Means, scoring: Scoring) -> Array:
     return finite
 
 
+@metric("damage")
+def damage(means: Means, scoring: Scoring) -> Array:
+    """How far the outputs move: E_i = mean over samples of ‖centred change of the logits‖² / 2 classes.
+
+    Unlike a loss it counts samples of which the network is sure as much as others; for outputs that are
+    no logits, it is the squared error over the mean square of the output.
+    """
+    return means["damage"]
+
+
 @metric("fisher")
 def fisher(means: Means, scoring: Scoring) -> Array:
     """FIT: E_i = mean over samples of Σ (∂L/∂θ)² · noise power of θ, over weights and activations."""
@@ -166,7 +176,7 @@ def random(means: Means, scoring: Scoring) -> Array:
 
 
 METRICS: dict[str, Metric] = {
-    each.name: each for each in (aughessian, hessian, interlayer, single, sqnr, fisher, hawq, random)
+    each.name: each for each in (aughessian, hessian, interlayer, single, damage, sqnr, fisher, hawq, random)
 }
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import BitsectError
 from .format import Format
+from .scores import Scores
 
 Array = NDArray[np.floating[Any]]
 Change = tuple[str, Format]  # one layer in one format, all others in float
@@ -36,6 +37,7 @@ class Damage:
     measure: str = "damage"  # what the numbers are, in words
     samples: int | None = None  # that they rest on
     split_half: float | None = None  # rank agreement of two halves of the samples, −1 … 1
+    standard_error: Array | None = None  # [C] of each change's own damage
 
     def __post_init__(self) -> None:
         count = len(self.changes)
@@ -74,6 +76,18 @@ class Damage:
     def single(self, format: Format) -> dict[str, float]:
         """The damage of each layer alone in `format`, of those that were measured in it."""
         return {layer: float(self.gram[i, i]) for i, (layer, f) in enumerate(self.changes) if f == format}
+
+    def scores(self, layers: Sequence[str], format: Format) -> Scores:
+        """The damage of every layer alone in `format`, as scores; 0 for a layer that does not take it."""
+        single = self.single(format)
+        errors = None
+        if self.standard_error is not None:
+            known = {
+                name: float(self.standard_error[i]) for (name, f), i in self.index.items() if f == format
+            }
+            errors = tuple(known.get(name, 0.0) for name in layers)
+        values = tuple(single.get(name, 0.0) for name in layers)
+        return Scores("damage", format, tuple(layers), values, errors, self.split_half, self.samples)
 
     def order(self, format: Format) -> Sequence[str]:
         """The layers by rising damage alone in `format`; equal ones in graph order."""

@@ -6,8 +6,12 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import PlanError
+
+if TYPE_CHECKING:
+    from .layer import Layer
 
 FLOAT_BITS = 16  # what a value left in float counts as, in sizes and in latency classes
 
@@ -49,6 +53,10 @@ class Format:
     @property
     def is_float(self) -> bool:
         return self.weight_bits is None
+
+    def rounds(self, layer: Layer) -> bool:
+        """Whether it rounds anything in `layer`: weight-only formats leave a matmul of activations alone."""
+        return not self.is_float and (layer.weight_shape is not None or self.activation_bits is not None)
 
     @property
     def stored_bits(self) -> int:

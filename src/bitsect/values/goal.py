@@ -49,6 +49,17 @@ class Goal:
         own=True,
     )
 
+    evaluations: int = option(
+        "Plans that the frontier search may judge.", GOAL, default=16, type=int, least=3
+    )
+    confidence: Any = option(
+        "Promise the target only where samples held out from the search prove it with this confidence, "
+        "as 95%.",
+        GOAL,
+        default=None,
+        python=True,
+    )
+
     def __post_init__(self) -> None:
         check_options(self)
         if self.max_drop is not None and self.target not in (None, Target.drop(self.max_drop)):
@@ -58,6 +69,7 @@ class Goal:
                 f"a latency budget of {self.budget} needs a latency table: pass [latency=a100] or a file"
             )
         keep = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
+        object.__setattr__(self, "confidence", parse_confidence(self.confidence))
         for name, value in (
             ("formats", parse_formats(self.formats)),
             ("keep", keep),
@@ -87,6 +99,20 @@ class Goal:
             raise OptionError(
                 "what must be kept? pass [target=99.9%], [max_drop=0.5], [budget=0.8x] or [max_size=12MB]"
             )
+
+
+def parse_confidence(confidence: Any) -> float | None:
+    """The confidence as a number above 0.5 and below 1; None, or the word none, for a bare comparison."""
+    if confidence is None or confidence == "none":
+        return None
+    text = str(confidence).strip()
+    try:
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = 0.0
+    if not 0.5 < number < 1:
+        raise OptionError(f"confidence '{confidence}' is not above 50% and below 100%, such as 95% or 0.95")
+    return number
 
 
 def parse_formats(formats: Any) -> tuple[Format, ...]:

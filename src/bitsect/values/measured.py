@@ -33,6 +33,7 @@ class Noise:
     noise: Array | None = None  # [L, S] squared norm of the output's change with only layer i in the format
     fisher: Array | None = None  # [L, S'] squared gradient × noise power, over weights and activations
     weight_error: Array | None = None  # [L] ‖Q(W) − W‖²
+    damage: Array | None = None  # [L, S] how far the outputs move with only layer i in the format
 
 
 # Table → where it is held, and what it is called in a sentence.
@@ -45,6 +46,7 @@ TABLES = {
     "noise": ("noise", "output noise"),
     "fisher": ("noise", "Fisher terms"),
     "weight_error": ("noise", "weight errors"),
+    "damage": ("noise", "output damages"),
 }
 
 
@@ -73,6 +75,7 @@ class Measured:
             _expect(f"output noise at {name}", noise.noise, (count, samples))
             _expect(f"Fisher terms at {name}", noise.fisher, (count, None))
             _expect(f"weight errors at {name}", noise.weight_error, (count,))
+            _expect(f"output damages at {name}", noise.damage, (count, None))
 
     def table(self, name: str, format: Format) -> Array:
         """The table called `name`, for layers in `format` where it depends on one."""

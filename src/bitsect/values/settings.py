@@ -27,6 +27,12 @@ class Settings:
     seed: int = option(
         "Seed of the random order in which samples are taken.", SAMPLES, default=0, type=int, least=0
     )
+    hold_out: bool = option(
+        "Hold samples back from calibration and search, to prove the target on.",
+        SAMPLES,
+        default=False,
+        type=bool,
+    )
     mean: float | Sequence[float] | None = option(
         "Pixels become (x·scale − mean)/std; repeat it for each channel.",
         SAMPLES,

@@ -18,7 +18,7 @@ WORTH = 0.02  # plans less likely to pass than this are not asked about: they wo
 CULPRIT = 1.3  # what a failure multiplies the damage of the layers by that it moved
 
 
-def frontier(problem: Problem) -> Found:
+def frontier(problem: Problem, evaluations: int = EVALUATIONS) -> Found:
     """The cheapest plan that passed, of 16 asked about: bisection along a trail, then repairs.
 
     The trail leads from every layer at its highest to the cheapest plan, always by the move with the
@@ -34,7 +34,7 @@ def frontier(problem: Problem) -> Found:
     Accuracy on a few hundred samples is noisy, and of 16 plans some pass by luck: the plan that is
     returned has passed, and plans of its damage did so more often than not.
     """
-    return Frontier(problem).run()
+    return Frontier(problem, evaluations).run()
 
 
 class Frontier:

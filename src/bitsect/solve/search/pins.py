@@ -28,7 +28,9 @@ def pinned(
         if not chosen_layers:
             raise PlanError(f"pin '{pin}': no layer matches '{pattern}'{_hint(pattern, layers)}")
         allowed |= dict.fromkeys((layer.name for layer in chosen_layers), chosen)
-    useful = {layer.name: tuple(f for f in allowed[layer.name] if _rounds(f, layer)) for layer in layers}
+    useful = {
+        layer.name: tuple(f for f in allowed[layer.name] if f.is_float or f.rounds(layer)) for layer in layers
+    }
     for name, left in useful.items():
         if not left:
             raise PlanError(
@@ -46,10 +48,6 @@ def _parse(pin: str) -> tuple[str, tuple[Format, ...]]:
         return pattern, high_to_low(Format.parse(name.strip()) for name in names.split(","))
     except PlanError as error:
         raise PlanError(f"pin '{pin}': {error}") from None
-
-
-def _rounds(format: Format, layer: Layer) -> bool:
-    return format.is_float or layer.weight_shape is not None or format.activation_bits is not None
 
 
 def _hint(pattern: str, layers: tuple[Layer, ...]) -> str:

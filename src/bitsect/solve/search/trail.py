@@ -207,8 +207,8 @@ def trail(problem: Problem) -> list[Point]:
     return thinned(trails, trails.down(trails.rungs(problem.start)))
 
 
-def safer(problem: Problem, plan: Plan, count: int = 3) -> list[Plan]:
-    """The cheapest plans with a half, a quarter … of the predicted damage of `plan`, safest last.
+def safer(problem: Problem, plan: Plan, count: int = 6) -> list[Plan]:
+    """The cheapest plans with 1/√2, 1/2 … of the predicted damage of `plan`, safest last.
 
     They are chosen before any held-out sample is looked at, for when `plan` is not proven on those.
     """
@@ -216,8 +216,8 @@ def safer(problem: Problem, plan: Plan, count: int = 3) -> list[Plan]:
     damage = trails.predicted(trails.rungs(plan))
     found: dict[Plan, None] = {}
     points = trail(problem)
-    for halvings in range(1, count + 1):
-        within = [point for point in points if point.damage <= damage / 2**halvings]
+    for step in range(1, count + 1):
+        within = [point for point in points if point.damage <= damage / 2 ** (step / 2)]
         if within:
             at = trails.polished(trails.rungs(min(within, key=lambda point: point.cost).plan))
             found[trails.plan(at)] = None

@@ -1,0 +1,42 @@
+"""Methods: named defaults for every option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .goal import Goal
+from .options import given
+from .scoring import Scoring
+from .settings import Settings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named triple of option values; whatever a user asks for replaces its own."""
+
+    name: str
+    settings: Settings
+    scoring: Scoring
+    goal: Goal
+
+    def complete(self, asked: T) -> T:
+        """`asked` with this method's options where nothing else was asked for."""
+        (own,) = (each for each in (self.settings, self.scoring, self.goal) if type(each) is type(asked))
+        options: dict[str, Any] = {**given(own), **given(asked)}
+        return type(asked)(**options)
+
+
+# The paper's set-up in every option, as we read it.
+PAPER = Method("paper", Settings(), Scoring(), Goal())
+# What was measured to be better: least-squares ranges, unsigned codes, second-order rounding of few bits;
+# layers by their predicted damage, along which the search goes; and a promise on samples held out.
+BITSECT = Method(
+    "bitsect",
+    Settings(range="mse", sign="auto", rounding="gptq", hold_out=True),
+    Scoring(metric="damage"),
+    Goal(search="frontier", confidence=0.95),
+)
+METHODS = {method.name: method for method in (PAPER, BITSECT)}

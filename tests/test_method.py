@@ -1,0 +1,164 @@
+"""Methods and promises: named defaults, and targets that samples held out from the search prove."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bitsect
+from bitsect import Goal, Plan, Scoring, Settings
+from bitsect.errors import OptionError
+from bitsect.pipeline.methods import DEFAULT, method_of
+from bitsect.solve.confidence import NOT_KEPT, unproven
+from bitsect.values import Target
+from bitsect.values.method import BITSECT, METHODS, PAPER
+from bitsect.values.options import given, to_json
+from tiny import refill, seeded
+
+COUNT = 400
+
+
+def network() -> nn.Module:
+    return refill(
+        nn.Sequential(
+            nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 4)
+        )
+    )
+
+
+def labelled(count: int = COUNT, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images with the float network's own answers: it gets everything right."""
+    x = seeded(count, 1, 8, 8, seed=seed)
+    with torch.no_grad():
+        return x, network()(x).argmax(1)
+
+
+def quantize(**options: Any) -> bitsect.Result:
+    return bitsect.quantize(network(), labelled(), **{"method": "bitsect", "target": 0.9, **options})
+
+
+# Methods
+
+
+def test_a_method_gives_way_to_what_is_asked_for() -> None:
+    assert BITSECT.complete(Settings(range="max")).range == "max"
+    assert BITSECT.complete(Settings(range="max")).rounding == "gptq"
+    assert BITSECT.complete(Goal(target=0.9)).confidence == 0.95
+    assert BITSECT.complete(Scoring(metric="single")).metric == "single"
+    # What a method leaves alone still counts as not given: a continued run keeps its own.
+    assert set(given(BITSECT.complete(Settings()))) == {"range", "sign", "rounding", "hold_out"}
+
+
+def test_the_papers_method_is_the_defaults() -> None:
+    assert (PAPER.settings, PAPER.scoring, PAPER.goal) == (Settings(), Scoring(), Goal())
+    assert method_of("zoo:fashion-resnet", None).name == DEFAULT
+    with pytest.raises(OptionError, match="unknown method 'papre': did you mean 'paper'"):
+        method_of("zoo:fashion-resnet", "papre")
+
+
+def test_a_run_is_searched_again_by_its_own_method(tmp_path: Path) -> None:
+    first = quantize(out=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "bitsect"
+    again = bitsect.quantize(tmp_path / "run", target=0.8)
+    assert (again.method, again.goal.search, again.goal.confidence) == ("bitsect", "frontier", 0.95)
+    assert to_json(again.run.settings) == to_json(first.run.settings)
+    plain = bitsect.quantize(tmp_path / "run", target=0.9, method="paper", metric="single")
+    assert (plain.method, plain.goal.search, plain.promise) == ("paper", "bisection", None)
+
+
+def test_the_frontier_goes_by_damage_alone() -> None:
+    for method in METHODS:
+        with pytest.raises(OptionError, match="goes by the damage"):
+            quantize(method=method, search="frontier", metric="hessian")
+
+
+def test_damage_is_a_metric_like_others() -> None:
+    scores = bitsect.sensitivity(network(), labelled(64), metric="damage", score_format="int4")
+    result = bitsect.quantize(network(), labelled(64), method="paper", metric="damage", target=0.9)
+    assert scores.standard_error is not None
+    assert all(value > 0 for value in scores.values)
+    assert result.scores.metric == "damage"
+
+
+# Promises
+
+
+def test_samples_that_prove_the_target_are_not_searched_on() -> None:
+    result = quantize()
+    assert result.run.held_out is not None
+    searched, held = (
+        {tuple(row.flatten().tolist()) for row in samples.inputs(slice(None))}
+        for samples in (result.run.samples, result.run.held_out)
+    )
+    assert len(searched) + len(held) == COUNT
+    assert not searched & held
+    assert result.rows[0].evaluation.total == len(searched)
+    assert result.promise is not None
+    assert result.promise.samples == len(held)
+
+
+def test_a_target_that_is_proven_is_promised() -> None:
+    result = quantize(target=0.7)
+    assert result.promise is not None
+    assert result.promise.proven
+    assert result.verdict == "kept with 95 % confidence"
+    assert result.promise.look.bound >= 0.7
+    assert result.plan == result.promise.plan
+    assert "kept with 95 % confidence" in repr(result)
+    assert result.to_json()["promise"]["method"] == "paired score bound"
+
+
+def test_a_target_finer_than_the_samples_is_said_before_the_work() -> None:
+    said: list[str] = []
+
+    class Said(bitsect.Progress):
+        def say(self, what: str) -> None:
+            said.append(what)
+
+    result = quantize(target=0.9999, progress=Said())
+    assert any("held-out samples cannot prove 99.99%" in line and "would" in line for line in said)
+    assert result.promise is not None
+    assert not result.promise.proven
+    assert result.verdict.startswith(("kept, not proven", "not kept"))
+
+
+def test_other_samples_may_prove_the_target() -> None:
+    result = quantize(validation_data=labelled(200, seed=5), hold_out=False)
+    assert result.promise is not None
+    assert result.promise.samples == 200
+    assert result.run.held_out is None
+    assert result.rows[0].evaluation.total == COUNT
+
+
+def test_a_function_of_the_network_promises_nothing() -> None:
+    with pytest.raises(OptionError, match="leave one out"):
+        quantize(evaluate=lambda module: 1.0)
+
+
+@pytest.mark.parametrize("text", ["95", "40%", 1.0, "sure", "nan"])
+def test_what_is_no_confidence_is_refused(text: object) -> None:
+    with pytest.raises(OptionError, match=r"confidence .* such as 95%"):
+        Goal(confidence=text)
+
+
+def test_where_a_safer_plan_was_not_proven_none_is() -> None:
+    right = np.ones(1000)
+    look = unproven(Target.parse("99%"), right, right)
+    assert not look.proven
+    assert look.verdict.startswith("kept, not proven")
+    assert unproven(Target.parse("99%"), right, np.r_[np.zeros(50), np.ones(950)]).verdict == NOT_KEPT
+
+
+def test_a_promise_is_found_again_to_the_same_bytes(tmp_path: Path) -> None:
+    first = quantize(out=tmp_path / "one")
+    quantize(out=tmp_path / "two")
+    again = quantize(out=tmp_path / "one")
+    assert again.evaluations == 0
+    assert (tmp_path / "one" / "result.json").read_bytes() == (tmp_path / "two" / "result.json").read_bytes()
+    assert Plan.read(tmp_path / "one" / "plan.json", first.run.layers) == first.plan
