@@ -149,9 +149,10 @@ def deliver(
 
 
 def _judge(run: Run, plan: Plan, stage: str | None = None) -> Evaluation:
-    evaluator = run.evaluator(set(plan.values()))
+    """How `plan` does on the samples that its target is judged on: those held out, else those searched."""
+    evaluator = run.evaluator(set(plan.values()), run.held_out)
     stage = stage or f"judge under {run.settings.placement}"
-    with run.progress.stage(stage, len(run.samples)) as evaluator.progress:
+    with run.progress.stage(stage, len(evaluator.samples)) as evaluator.progress:
         return evaluator(plan)
 
 
