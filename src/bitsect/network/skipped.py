@@ -42,7 +42,7 @@ def reason_for(node: Node, *, is_fixed: bool, embeddings: bool) -> str | None:
     if name in TRAINING:
         return "batch norm in training mode: results depend on the rest of the batch"
     if node.target == EMBEDDING and not embeddings:
-        return "embedding: a look-up, quantised on request (--embeddings)"
+        return "embedding: a look-up, quantised where embeddings are asked for"
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return "control flow: the layers inside its branches are not seen"
     if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..exporters.runtimes.onnxruntime import RUNTIMES, OnnxModel, Ran, run_onnx
-from ..names import choose
+from ..names import check_name
 from ..runs.opening import is_folder, open_run, own_samples
 from ..runs.progress import Progress
 from ..solve.costs import cost
@@ -128,7 +128,8 @@ def evaluate_file(
         "threads",
     }:
         raise OptionError(f"[{name}=] does not apply to an ONNX file, whose formats and ranges are fixed")
-    model = choose("runtime", runtime, RUNTIMES)(path, threads=settings.threads)
+    check_name("runtime", runtime, RUNTIMES)
+    model = RUNTIMES[runtime](path, threads=settings.threads)
     samples = _load(data, asked, model)
     output = settings.output or model.metadata.get("bitsect.output")
     task = _task_of(model, asked.get("task")).on(output, model.run(samples.inputs(slice(0, 1))))

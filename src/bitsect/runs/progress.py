@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..errors import in_python
+
 Advance = Callable[[int], None]
 
 
@@ -28,7 +30,7 @@ class Progress:
 
     def say(self, what: str) -> None:
         """Something worth knowing before the work is done."""
-        logging.getLogger("bitsect").info(what)
+        logging.getLogger("bitsect").info(in_python(what))
 
     @contextmanager
     def shown(self, name: str, total: int | None) -> Iterator[Advance]:
