@@ -124,10 +124,14 @@ def _show(result: Result, json: bool) -> None:
         return print_json(result.to_json())
     timed = result.rows[0].cost.latency_ms is not None
     formats = list(dict.fromkeys(format.name for row in result.rows for format in row.plan.values()))
-    tested = ["on test"] if result.test is not None else []
+    tested = ["held out"] if result.promise is not None else []
+    tested += ["on test"] if result.test is not None else []
     table = table_of("", "accuracy", *tested, "size", *(["latency"] if timed else []), *formats)
     for row in result.rows:
         cells = [accuracy_cell(row.evaluation, counts=False)]
+        if result.promise is not None:
+            known = result.promise.accuracy.get(row.name)
+            cells.append("–" if known is None else f"{known:.2%}")
         if result.test is not None:
             cells.append(accuracy_cell(result.test.rows[row.name], counts=False))
         cells.append(f"{megabytes(row.cost.size_bytes)} {row.cost.size_ratio:4.0%}")

@@ -25,6 +25,7 @@ class Promise:
     looks: int  # plans that were looked at, the safest first
     samples: int
     confidence: float
+    accuracy: dict[str, float]  # of the rows "float" and "plan", on these samples
 
     @property
     def verdict(self) -> str:
@@ -43,6 +44,7 @@ class Promise:
             "confidence": self.confidence,
             "method": METHOD,
             "samples": self.samples,
+            "accuracy": self.accuracy,
             "looks": self.looks,
         }
 
@@ -97,8 +99,10 @@ def prove_plan(
                 for plan in ladder
             ]
             proven = [0, *(index for index, look in enumerate(looks) if look.verdict != NOT_KEPT)]
-    chosen = proven[-1]
-    return Promise(ladder[chosen], looks[chosen], len(looks), len(held_out), goal.confidence)
+        plan = ladder[proven[-1]]
+        accuracy = {"float": float(float_scores.mean()), "plan": float(evaluator.scores(plan).mean())}
+    look = looks[proven[-1]]
+    return Promise(plan, look, len(looks), len(held_out), goal.confidence, accuracy)
 
 
 def follow(promise: Promise | None, found: Found, problem: Problem) -> Found:

@@ -103,9 +103,13 @@ class Result:
         tested = "not tested on other samples"
         if self.test is not None:
             tested = f"on test samples {self.test.float.accuracy:.2%} → {self.test.plan.accuracy:.2%}"
+        before, after, where = self.float_accuracy, self.accuracy, ""
+        if self.promise is not None:
+            before, after = self.promise.accuracy["float"], self.promise.accuracy["plan"]
+            where = " on held-out samples"
         return (
             f"Result: {counts} layers, {self.size_ratio:.1%} of the size at 16 bits\n"
-            f"  accuracy {self.float_accuracy:.2%} → {self.accuracy:.2%}{kept}\n"
+            f"  accuracy{where} {before:.2%} → {after:.2%}{kept}\n"
             f"  {tested}"
         )
 
