@@ -41,6 +41,7 @@ def made(layers: int = 5, samples: int = 12, probes: int = 6, seed: int = 0, **c
                 rng.random((layers, samples)),
                 rng.random((layers, 2 * samples)),
                 rng.random(layers),
+                rng.random((layers, samples)),
             )
         },
     )
@@ -118,6 +119,7 @@ SLOW = {
     "sqnr": slow_sqnr,
     "fisher": lambda measured, options: [mean(row) for row in measured.noise["int8"].fisher],
     "hawq": slow_hawq,
+    "damage": lambda measured, options: [mean(row) for row in measured.noise["int8"].damage],
     "random": lambda measured, options: list(
         np.random.default_rng(options.probe_seed).random(len(measured.layers))
     ),

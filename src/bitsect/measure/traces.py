@@ -130,13 +130,12 @@ def freedom(estimates: Array) -> float:
     """Degrees of freedom of the median layer's standard error: (P − 1) (Σ_m v_m)² / Σ_m v_m² (Satterthwaite).
 
     They are far fewer than there are estimates where a few unsure samples hold most of the variance.
-    Estimates that are all equal may be so by chance, unless they are zero.
     """
-    _, batches, probes = estimates.shape
+    probes = estimates.shape[2]
     variances = estimates.var(axis=2, ddof=1)
     squares = (variances**2).sum(axis=1) * (probes - 1) / (probes + 1)  # without the bias of squaring
     total = variances.sum(axis=1) ** 2
-    each = np.where(estimates.any(axis=(1, 2)), float(batches * (probes - 1)), np.inf)
+    each = np.full(len(total), np.inf)  # without any variance there is nothing to doubt
     np.divide((probes - 1) * total, squares, out=each, where=squares > 0)
     return float(np.median(each))
 
