@@ -123,7 +123,7 @@ def _show(result: Result, json: bool) -> None:
     if json:
         return print_json(result.to_json())
     timed = result.rows[0].cost.latency_ms is not None
-    formats = list(dict.fromkeys(format.name for row in result.rows for format in row.plan.values()))
+    formats = list(dict.fromkeys(format.name for row in result.rows[1:] for format in row.plan.values()))
     tested = ["held out"] if result.promise is not None else []
     tested += ["on test"] if result.test is not None else []
     table = table_of("", "accuracy", *tested, "size", *(["latency"] if timed else []), *formats)
@@ -140,7 +140,7 @@ def _show(result: Result, json: bool) -> None:
             cells.append("–" if ms is None or ratio is None else f"{ms:.3g} ms {ratio:4.0%}")
         macs = row.plan.macs(result.run.layers)
         shares = [macs[name] / (sum(macs.values()) or 1) if name in macs else None for name in formats]
-        digits = 1 if len(formats) <= 3 else 0  # so that a line has room for them
+        digits = 1 if len(formats) + len(tested) + timed <= 4 else 0  # so that a line has room for them
         cells += ["–" if share is None else f"{share:.{digits}%}" for share in shares]
         table.add_row(row.name, *cells)
     stdout.print(table)
