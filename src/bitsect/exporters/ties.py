@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..network.operators import through_pooling
 from ..network.parts import Rounding
 from ..network.program import Program
-from ..rounding.placements.onnxruntime import IntegerLayer, IntegerProduct
-from ..rounding.rounder import through_pooling
+from ..rounding.placements.integers import IntegerLayer, IntegerProduct
 from ..sources.data import Inputs
 from ..values.grid import Grid
 from .runtimes.onnxruntime import OnnxModel

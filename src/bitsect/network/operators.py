@@ -186,6 +186,27 @@ def origins(node: Node) -> list[Node]:
     return list(found)
 
 
+def through_pooling(node: Node) -> Node:
+    """The node whose values `node` passes on: reshaped, some of them, the largest, or with zeros around."""
+    node = through_reshapes(node)
+    while _passes_on(node):
+        source = node.args[0]
+        assert isinstance(source, Node)
+        node = through_reshapes(source)
+    return node
+
+
+def _passes_on(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    name = operator_name(node.target)
+    if name == "pad":
+        return node.args[2:3] in ((), ("constant",)) and not any(node.args[3:])
+    if name == "constant_pad_nd":
+        return not any(node.args[2:])
+    return name == "slice" or name.startswith("max_pool")
+
+
 def is_rectifier(node: Node) -> bool:
     """ReLU, ReLU6 and other clamps at zero: integer kernels do them while rounding."""
     if node.op != "call_function":

@@ -29,7 +29,8 @@ from ..network.program import Program
 from ..sources.data import Samples
 from ..values import PAPER, Format, Plan, Range, Ranges, Settings
 from . import RANGES
-from .rounder import KERNEL_BITS, Rounder
+from .placements.integers import KERNEL_BITS
+from .rounder import Rounder
 
 MANTISSA_BITS = 10  # of the histogram's bins
 CLIP_STEP = 0.002

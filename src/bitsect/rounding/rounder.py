@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import Node
 
 from ..errors import PlanError
-from ..names import check_name
+from ..names import check_name, choose
 from ..network.layout import Layout
-from ..network.operators import operator_name, through_reshapes
 from ..network.parts import Multiply, Operand, Rounding
 from ..network.program import Program
 from ..values import PAPER, Format, Placement, Plan, Range, Ranges
@@ -21,21 +17,11 @@ from ..values.grid import Grid
 from . import ROUNDINGS
 from .columns import channel_axis
 from .folding import Folded
-from .placements.onnxruntime import (
-    INTEGER_CONVOLUTIONS,
-    IntegerLayer,
-    IntegerProduct,
-    IntegerSum,
-    absorbed,
-    has_integer_kernel,
-    is_integer_product,
-)
+from .placements import RULES
+from .placements.integers import KERNEL_BITS
 from .weights import Codes, quantize_weight
 
 GPTQ = "gptq"
-Kernel = IntegerLayer | IntegerProduct | IntegerSum
-
-KERNEL_BITS = 8  # what integer kernels hand on, whatever their operands are
 FITTED_BITS = 4  # weights of more bits lose too little for GPTQ to win it back: they round by SQuant
 
 
@@ -68,8 +54,7 @@ class Rounder:
         self._layers = {layer.name for layer in program.layers}
         self._weights: dict[tuple[Node, Layout, Format], Tensor] = {}
         self._folded: dict[Node, Folded] = {}
-        self._products_in_integers: dict[tuple[Node, Format, Grid], IntegerProduct] = {}
-        self._layers_in_integers: dict[tuple[Any, ...], IntegerLayer] = {}
+        self._rules = choose("placement", placement.name, RULES)(self)
 
     def __call__(self, plan: Plan) -> Rounding:
         for name in sorted(plan.formats.keys() ^ self._layers):
@@ -84,22 +69,20 @@ class Rounder:
             # A matmul of two activations has no weight that a weight-only format could round.
             and (multiply.weight is not None or format.activation_bits is not None)
         ]
-        results = self._results(chosen) if self.placement.outputs else {}
+        results = self._rules.results(chosen)
         weights: dict[tuple[str, int], Tensor] = {}
         inputs: dict[tuple[str, int], Grid] = {}
         biases: dict[str, Tensor] = {}
         for multiply, format in chosen:
             if (multiply.node, format) in self.fitted.biases:
-                biases[multiply.node.name] = self._bias(multiply, format)
+                biases[multiply.node.name] = self.fitted_bias(multiply, format)
             for position, operand in enumerate(multiply.operands):
                 key = (multiply.node.name, position)
                 if operand.layout is not None:
                     weights[key] = self.weight(multiply.layer, operand, format)
                 elif format.activation_bits is not None:
-                    inputs[key] = self._input_grid(operand, format.activation_bits, results)
-        if not self.placement.outputs:
-            return Rounding(weights, inputs, biases)
-        return Rounding(weights, inputs, biases, results, *self._kernels(chosen, inputs, results))
+                    inputs[key] = self._rules.input(operand, format.activation_bits, results)
+        return Rounding(weights, inputs, biases, results, *self._rules.kernels(chosen, inputs, results))
 
     def codes(self, layer: str, operand: Operand, format: Format) -> Codes:
         """The integer codes and scales of a weight."""
@@ -125,7 +108,10 @@ class Rounder:
             self._weights[key] = self.codes(layer, operand, format).weight
         return self._weights[key]
 
-    def _bias(self, multiply: Multiply, format: Format) -> Tensor:
+    def has_fitted_bias(self, multiply: Multiply, format: Format) -> bool:
+        return (multiply.node, format) in self.fitted.biases
+
+    def fitted_bias(self, multiply: Multiply, format: Format) -> Tensor:
         """The bias that belongs to a fitted weight, as it is added to the product."""
         made, axis = multiply.node.meta["val"], channel_axis(multiply)
         shape = () if axis is None else (-1, *[1] * (-axis - 1))
@@ -141,6 +127,7 @@ class Rounder:
         return folded.with_bias(self.fitted.biases[multiply.node, format].to(self.program.device))
 
     def grid(self, tensor: str, bits: int) -> Grid:
+        """The grid that the values of `tensor` are rounded to."""
         # A runtime's 8-bit tensors saturate at −128: to stop at −127 would cost it a pass of its own.
         full = self.placement.outputs and bits == KERNEL_BITS
         return Grid.of(self._range(tensor, bits), bits, full=full)
@@ -155,113 +142,7 @@ class Rounder:
                 f"no {bits}-bit range of '{tensor}' was calibrated: calibrate for this format"
             ) from None
 
-    def _input_grid(self, operand: Operand, bits: int, results: dict[str, Grid]) -> Grid:
-        """The grid of an operand; pooling and padding hand on the grid its values are rounded to already."""
-        assert operand.tensor is not None
-        if bits == KERNEL_BITS:
-            source = through_pooling(operand.node)
-            if source.name in results:
-                return results[source.name]
-        return self.grid(operand.tensor, bits)
-
-    def _results(self, chosen: Sequence[tuple[Multiply, Format]]) -> dict[str, Grid]:
-        """The grids of convolution outputs, and of sums of which an addend has one.
-
-        Were a sum with a float addend left in float, so would be all that follow it along the shortcuts.
-        """
-        results: dict[str, Grid] = {}
-        for multiply, format in chosen:
-            if format.activation_bits is not None and multiply.place.signature.kind in INTEGER_CONVOLUTIONS:
-                results[self.program.tensors[multiply.output].name] = self.grid(multiply.output, KERNEL_BITS)
-        for total in self.program.sums:
-            if any(through_pooling(addend).name in results for addend in total.addends):
-                results[self.program.tensors[total.tensor].name] = self.grid(total.tensor, KERNEL_BITS)
-        return results
-
-    def _kernels(
-        self,
-        chosen: Sequence[tuple[Multiply, Format]],
-        inputs: dict[tuple[str, int], Grid],
-        results: dict[str, Grid],
-    ) -> tuple[dict[str, Kernel], set[str]]:
-        """What ONNX Runtime computes in integers, and the steps that its kernels include."""
-        kernels: dict[str, Kernel] = {}
-        done: set[str] = set()
-        for multiply, format in chosen:
-            if not has_integer_kernel(multiply, format):
-                if is_integer_product(multiply, format):
-                    taken = inputs[multiply.node.name, 0]
-                    kernels[multiply.node.name] = self._integer_product(multiply, format, taken)
-                continue
-            folded, end = self.folded(multiply), self.program.tensors[multiply.output]
-            grid = results.get(end.name)  # None after a linear layer, which leaves its output in float
-            rest = set() if grid is None else absorbed(folded.node, end, grid)
-            if rest is not None:
-                taken = inputs[multiply.node.name, 0]
-                kernels[multiply.node.name] = self._integer_layer(multiply, format, taken, grid)
-                done |= rest | {step.name for step in folded.steps}
-        for total in self.program.sums:
-            end = self.program.tensors[total.tensor]
-            grid = results.get(end.name)
-            rest = None if grid is None else absorbed(total.node, end, grid)
-            exact = total.node.meta["val"].dtype == torch.float32 and not total.node.kwargs
-            addends = [results.get(through_pooling(addend).name) for addend in total.addends]
-            match addends:
-                case [Grid() as first, Grid() as second] if grid is not None and rest is not None and exact:
-                    kernels[total.node.name] = IntegerSum(first, second, grid)
-                    done |= rest
-        return kernels, done
-
-    def _integer_product(self, multiply: Multiply, format: Format, input: Grid) -> IntegerProduct:
-        weight = multiply.weight
-        assert weight is not None
-        assert weight.layout is not None
-        fitted = (multiply.node, format) in self.fitted.biases
-        # Places of one weight compute alike, but a fitted bias belongs to its place.
-        key = (multiply.node if fitted else weight.node, format, input)
-        if key not in self._products_in_integers:
-            made = self.codes(multiply.layer, weight, format)
-            bias = self._bias(multiply, format) if fitted else None
-            self._products_in_integers[key] = IntegerProduct.of(made, weight.layout, input, bias)
-        return self._products_in_integers[key]
-
-    def _integer_layer(
-        self, multiply: Multiply, format: Format, input: Grid, output: Grid | None
-    ) -> IntegerLayer:
-        weight, folded = multiply.weight, self.folded(multiply, format)
-        assert weight is not None
-        # Places of one weight and bias compute alike; batch norm and a fitted bias belong to their place.
-        alike = folded.factor is None and (multiply.node, format) not in self.fitted.biases
-        place = (weight.node, folded.bias_node) if alike else multiply.node
-        key = (place, format, input, output)
-        if key not in self._layers_in_integers:
-            assert weight.layout is not None
-            made = self.codes(multiply.layer, weight, format)
-            self._layers_in_integers[key] = IntegerLayer.of(made, weight.layout, folded, input, output)
-        return self._layers_in_integers[key]
-
 
 def is_fitted(rounding: str, format: Format) -> bool:
     """Whether weights in `format` are fitted to the inputs of their layer."""
     return rounding == GPTQ and format.weight_bits is not None and format.weight_bits <= FITTED_BITS
-
-
-def through_pooling(node: Node) -> Node:
-    """The node whose values `node` passes on: reshaped, some of them, the largest, or with zeros around."""
-    node = through_reshapes(node)
-    while _passes_on(node):
-        source = node.args[0]
-        assert isinstance(source, Node)
-        node = through_reshapes(source)
-    return node
-
-
-def _passes_on(node: Node) -> bool:
-    if node.op != "call_function":
-        return False
-    name = operator_name(node.target)
-    if name == "pad":
-        return node.args[2:3] in ((), ("constant",)) and not any(node.args[3:])
-    if name == "constant_pad_nd":
-        return not any(node.args[2:])
-    return name == "slice" or name.startswith("max_pool")

@@ -8,7 +8,7 @@ from ...errors import ExportError
 from ...network.parts import Multiply, Rounding
 from ...network.program import Program
 from ...rounding.folding import Folded
-from ...rounding.placements.onnxruntime import IntegerLayer
+from ...rounding.placements.integers import IntegerLayer
 from ...rounding.rounder import Rounder
 from ...values import Plan
 from ...values.grid import Grid

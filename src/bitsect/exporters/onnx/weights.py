@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...network.layout import Layout
 from ...rounding.folding import Folded
-from ...rounding.placements.onnxruntime import IntegerLayer
+from ...rounding.placements.integers import IntegerLayer
 from ...rounding.weights import Codes
 
 Array = np.ndarray[Any, Any]

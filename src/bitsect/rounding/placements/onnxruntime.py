@@ -1,219 +1,130 @@
-"""Layers and sums in ONNX Runtime's own integer arithmetic, so that what is judged is what will run.
+"""ONNX Runtime's placement: what its integer kernels need rounded is, and they are computed with.
 
-Rounding makes a network chaotic: let one code of 100,000 differ after the first layer, and after thirty
-layers a third of them do, and some predictions with them. So it is not enough to round at the same
-places: the sums of codes, the bias in integers and each float32 operation after them are done here as
-its kernels do them, to the last bit. (Its QLinearAdd computes like this on x86; elsewhere sums may differ.)
+Convolution outputs and residual sums are rounded to 8 bits too, whatever the formats of the layers, for
+that is what the kernels hand on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.nn.functional import linear
 
-from ...network.grouped import GROUPED, group_of_rows, grouped_mm
-from ...network.layout import Layout
-from ...network.operators import LINEAR, aten, is_rectifier, rectifier_bounds
-from ...network.parts import Multiply
+from ...network.operators import through_pooling
+from ...network.parts import Multiply, Operand
 from ...values import Format
 from ...values.grid import Grid
-from ..folding import Folded
-from ..weights import Codes
+from .integers import (
+    INTEGER_CONVOLUTIONS,
+    KERNEL_BITS,
+    IntegerLayer,
+    IntegerProduct,
+    IntegerSum,
+    absorbed,
+    has_integer_kernel,
+    is_integer_product,
+)
 
-PRODUCTS = {aten.matmul.default, aten.mm.default, aten.addmm.default}
-INTEGER_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "depthwise")
-LARGEST_BIAS = 2**30  # in int32; as much again is left for the products that are added to it
-BIAS_STEPS = 2**22  # of a bias whose scale can be chosen
-EXACT = 2**24  # float32 holds all integers below
-
-
-def has_integer_kernel(multiply: Multiply, format: Format) -> bool:
-    """Whether ONNX Runtime adds the bias of this layer to a sum of integers."""
-    if format.activation_bits is None or format.group_size is not None or multiply.weight is None:
-        return False
-    made = multiply.node.meta["val"]
-    if made.dtype != torch.float32:
-        return False
-    if multiply.node.target in LINEAR:
-        return bool(made.ndim == 2)
-    return multiply.place.signature.kind in INTEGER_CONVOLUTIONS
+if TYPE_CHECKING:
+    from ..rounder import Rounder
 
 
-@dataclass(frozen=True)
-class IntegerBias:
-    """A bias in integers, per channel: `codes` × (input scale × `scales`), `scales` being the weight's."""
+class OnnxRuntime:
+    """Roundings that ONNX Runtime's integer kernels compute to the last bit."""
 
-    codes: Tensor
-    scales: Tensor
-    divisors: Tensor  # of the weight's codes: 1, or more where the bias would not fit into int32
+    def __init__(self, rounder: Rounder) -> None:
+        self.rounder = rounder
+        self._layers: dict[tuple[Any, ...], IntegerLayer] = {}
+        self._products: dict[tuple[Node, Format, Grid], IntegerProduct] = {}
 
-    @classmethod
-    def of(cls, bias: Tensor, scales: Tensor, input_scale: float) -> IntegerBias:
-        """The bias as int32 codes with step input_scale × weight scale.
+    def input(self, operand: Operand, bits: int, results: Mapping[str, Grid]) -> Grid:
+        """The grid of an operand; pooling and padding hand on the grid its values are rounded to already."""
+        assert operand.tensor is not None
+        if bits == KERNEL_BITS:
+            source = through_pooling(operand.node)
+            if source.name in results:
+                return results[source.name]
+        return self.rounder.grid(operand.tensor, bits)
 
-        A channel of zeros may have any scale: it gets one that holds its bias well. Where a bias would
-        not fit into int32, the channel's scale is doubled until it does.
+    def results(self, chosen: Sequence[tuple[Multiply, Format]]) -> dict[str, Grid]:
+        """The grids of convolution outputs, and of sums of which an addend has one.
+
+        Were a sum with a float addend left in float, so would be all that follow it along the shortcuts.
         """
-        fine = bias.abs() / (input_scale * BIAS_STEPS)
-        fine = torch.where(fine > torch.finfo(torch.float32).tiny, fine, 1.0)
-        wide = torch.where(scales > 0, scales.double(), fine)
-        excess = (bias.abs() / (wide * input_scale * LARGEST_BIAS)).clamp(min=1)
-        divisors = torch.exp2(torch.log2(excess).ceil())
-        final = (wide * divisors).float()
-        return cls((bias / (_float32(input_scale) * final).double()).round(), final, divisors)
+        program, results = self.rounder.program, dict[str, Grid]()
 
+        def round_to_kernels(tensor: str) -> None:
+            results[program.tensors[tensor].name] = self.rounder.grid(tensor, KERNEL_BITS)
 
-@dataclass(frozen=True)
-class IntegerLayer:
-    """A convolution or linear layer on codes.
+        for multiply, format in chosen:
+            if format.activation_bits is not None and multiply.place.signature.kind in INTEGER_CONVOLUTIONS:
+                round_to_kernels(multiply.output)
+        for total in program.sums:
+            if any(through_pooling(addend).name in results for addend in total.addends):
+                round_to_kernels(total.tensor)
+        return results
 
-        y = round(m·(Σ q·c + n))·output scale,    m = input scale × weight scale / output scale
+    def kernels(
+        self,
+        chosen: Sequence[tuple[Multiply, Format]],
+        inputs: Mapping[tuple[str, int], Grid],
+        results: Mapping[str, Grid],
+    ) -> tuple[dict[str, Callable[..., Tensor]], set[str]]:
+        """What ONNX Runtime computes in integers, and the steps that its kernels include."""
+        kernels: dict[str, Callable[..., Tensor]] = {}
+        done: set[str] = set()
+        for multiply, format in chosen:
+            if not has_integer_kernel(multiply, format):
+                if is_integer_product(multiply, format):
+                    taken = inputs[multiply.node.name, 0]
+                    kernels[multiply.node.name] = self._integer_product(multiply, format, taken)
+                continue
+            folded, end = self.rounder.folded(multiply), self.rounder.program.tensors[multiply.output]
+            grid = results.get(end.name)  # None after a linear layer, which leaves its output in float
+            rest = set() if grid is None else absorbed(folded.node, end, grid)
+            if rest is not None:
+                taken = inputs[multiply.node.name, 0]
+                kernels[multiply.node.name] = self._integer_layer(multiply, format, taken, grid)
+                done |= rest | {step.name for step in folded.steps}
+        for total in self.rounder.program.sums:
+            end = self.rounder.program.tensors[total.tensor]
+            grid = results.get(end.name)
+            rest = None if grid is None else absorbed(total.node, end, grid)
+            exact = total.node.meta["val"].dtype == torch.float32 and not total.node.kwargs
+            addends = [results.get(through_pooling(addend).name) for addend in total.addends]
+            match addends:
+                case [Grid() as first, Grid() as second] if grid is not None and rest is not None and exact:
+                    kernels[total.node.name] = IntegerSum(first, second, grid)
+                    done |= rest
+        return kernels, done
 
-    with codes c of the input, q of the weight, n of the bias; a linear layer leaves y in float:
-    y = (input scale × weight scale)·(Σ q·c + n).
-    """
+    def _integer_product(self, multiply: Multiply, format: Format, input: Grid) -> IntegerProduct:
+        weight = multiply.weight
+        assert weight is not None
+        assert weight.layout is not None
+        fitted = self.rounder.has_fitted_bias(multiply, format)
+        # Places of one weight compute alike, but a fitted bias belongs to its place.
+        key = (multiply.node if fitted else weight.node, format, input)
+        if key not in self._products:
+            made = self.rounder.codes(multiply.layer, weight, format)
+            bias = self.rounder.fitted_bias(multiply, format) if fitted else None
+            self._products[key] = IntegerProduct.of(made, weight.layout, input, bias)
+        return self._products[key]
 
-    input: Grid
-    codes: Tensor  # of the weight, with the sign of what is folded into it
-    scales: Tensor  # of the weight, per channel, in float32
-    bias: IntegerBias | None
-    output: Grid | None
-
-    @classmethod
-    def of(
-        cls, made: Codes, layout: Layout, folded: Folded, input: Grid, output: Grid | None
+    def _integer_layer(
+        self, multiply: Multiply, format: Format, input: Grid, output: Grid | None
     ) -> IntegerLayer:
-        kernels, scales = layout.to_kernels(made.codes), layout.to_kernels(made.scales)[:, 0, 0]
-        if folded.factor is not None:
-            scales = (scales * folded.factor.abs()).float()
-            kernels = kernels * folded.factor.sign().float()[:, None, None]
-        alive = (scales > 0) & kernels.flatten(1).any(1)
-        kernels = torch.where(alive[:, None, None], kernels, 0)
-        scales = torch.where(alive, scales, 0)
-        bias = None if folded.bias is None else IntegerBias.of(folded.bias, scales, input.scale)
-        if bias is None:
-            scales = torch.where(alive, scales, 1)
-        else:
-            scales, kernels = bias.scales, (kernels / bias.divisors.float()[:, None, None]).round()
-        return cls(input, layout.from_kernels(kernels, made.codes.shape), scales, bias, output)
-
-    @property
-    def steps(self) -> Tensor:
-        """What one unit of the integer sum is worth, per channel."""
-        return self.scales * _float32(self.input.scale)
-
-    @cached_property
-    def _small_bias(self) -> bool:
-        return self.bias is not None and bool((self.bias.codes.abs() < EXACT // 2).all())
-
-    def __call__(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-        others = {name: value for name, value in kwargs.items() if name != "bias"}
-        bias = self.bias.codes.float() if self.bias is not None and self._small_bias else None
-        total: Tensor = step(self.input.codes(args[0]), self.codes, bias, *args[3:], **others)
-        spread = (-1, *[1] * (self.codes.ndim - 2))
-        if self.bias is not None and bias is None:
-            total = total.to(torch.int32).add_(self.bias.codes.to(torch.int32).reshape(spread)).float()
-        if self.output is None:
-            return total.mul_(self.steps)
-        total = total.mul_((self.steps / _float32(self.output.scale)).reshape(spread)).round_()
-        return total.clamp_(self.output.low, self.output.high).mul_(self.output.scale)
-
-
-def is_integer_product(multiply: Multiply, format: Format) -> bool:
-    """Whether ONNX Runtime multiplies codes here, and scales the sum before a bias is added in float."""
-    if format.activation_bits is None or format.group_size is not None or multiply.weight is None:
-        return False
-    node = multiply.node
-    if node.meta["val"].dtype != torch.float32 or multiply.operands[0].layout is not None:
-        return False
-    if node.target in LINEAR or node.target == GROUPED:
-        return True
-    return node.target in PRODUCTS and not node.kwargs and len(multiply.place.signature.operand) == 2
-
-
-@dataclass(frozen=True)
-class IntegerProduct:
-    """A matrix product of codes: y = (input scale × weight scale)·Σ q·c + bias."""
-
-    input: Grid
-    codes: Tensor  # of the weight
-    scales: Tensor  # of the weight, per channel, in float32; by groups where it has groups
-    fitted_bias: Tensor | None = None  # of a fitted weight, which is added to the layer's own
-
-    @classmethod
-    def of(
-        cls, made: Codes, layout: Layout, input: Grid, fitted_bias: Tensor | None = None
-    ) -> IntegerProduct:
-        scales = layout.to_kernels(made.scales)[:, 0, 0]
-        groups = made.codes.shape[:-2]
-        return cls(input, made.codes, scales.reshape(*groups, -1) if groups else scales, fitted_bias)
-
-    def __call__(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-        steps = self.scales * _float32(self.input.scale)
-        if step == GROUPED:
-            rows, _, ends = args
-            total: Tensor = grouped_mm(self.input.codes(rows), self.codes, ends)
-            return total.mul_(steps[group_of_rows(len(rows), ends)])
-        given, bias = args[0], (*args, None, None)[2]
-        if step == aten.addmm.default:
-            bias, given = args[:2]
-        codes = self.input.codes(given)
-        total = linear(codes, self.codes) if step in LINEAR else torch.matmul(codes, self.codes)
-        total = total.mul_(steps)
-        biases = [each for each in (bias, self.fitted_bias) if each is not None]
-        return total.add_(sum(biases)) if biases else total
-
-
-@dataclass(frozen=True)
-class IntegerSum:
-    """Two rounded values added.
-
-        y = round(a·(A/C) + (b·(B/C) + z))·C
-
-    for scales A, B, C and codes a, b as uint8 holds them; z is what all zero points come to, and each
-    product and sum are rounded as one.
-    """
-
-    first: Grid
-    second: Grid
-    output: Grid
-
-    def __call__(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-        scale, zero = _float32(self.output.scale), _zero_point(self.output)
-        first, second = _float32(self.first.scale) / scale, _float32(self.second.scale) / scale
-        rest = zero - (first * _zero_point(self.first) + second * _zero_point(self.second))
-        a, b = (
-            torch.div(value, grid.scale).round_().double().add_(_zero_point(grid))
-            for value, grid in zip(args[:2], (self.first, self.second), strict=True)
-        )
-        # A product of these is exact in float64, which makes a fused multiply-add of float32.
-        part = b.mul_(second.double()).add_(rest.double()).float()
-        total = a.mul_(first.double()).add_(part).float().round_().sub_(zero)
-        return total.clamp_(self.output.low, self.output.high).mul_(self.output.scale)
-
-
-def absorbed(source: Node, end: Node, grid: Grid) -> set[str] | None:
-    """Names of the steps between `source` and `end` that become no-ops because `grid` already clips there.
-
-    There is at most one such step, a ReLU or clamp; None if it still has an effect.
-    """
-    if end is source:
-        return set()
-    if end.args[0] is not source or not is_rectifier(end):
-        return None
-    return {end.name} if grid.is_within(*rectifier_bounds(end)) else None
-
-
-def _float32(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float32)
-
-
-def _zero_point(grid: Grid) -> int:
-    return 128 if grid.low < 0 else 0
+        weight, folded = multiply.weight, self.rounder.folded(multiply, format)
+        assert weight is not None
+        # Places of one weight and bias compute alike; batch norm and a fitted bias belong to their place.
+        alike = folded.factor is None and not self.rounder.has_fitted_bias(multiply, format)
+        place = (weight.node, folded.bias_node) if alike else multiply.node
+        key = (place, format, input, output)
+        if key not in self._layers:
+            assert weight.layout is not None
+            made = self.rounder.codes(multiply.layer, weight, format)
+            self._layers[key] = IntegerLayer.of(made, weight.layout, folded, input, output)
+        return self._layers[key]
