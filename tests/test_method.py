@@ -52,19 +52,19 @@ def test_a_method_gives_way_to_what_is_asked_for() -> None:
     assert BITSECT.complete(Goal(target=0.9)).confidence == 0.95
     assert BITSECT.complete(Scoring(metric="single")).metric == "single"
     # What a method leaves alone still counts as not given: a continued run keeps its own.
-    assert set(given(BITSECT.complete(Settings()))) == {"range", "sign", "rounding", "hold_out"}
+    assert set(given(BITSECT.complete(Settings()))) == {"range", "sign", "rounding"}
 
 
 def test_the_papers_method_is_the_defaults() -> None:
     assert (PAPER.settings, PAPER.scoring, PAPER.goal) == (Settings(), Scoring(), Goal())
-    assert method_of("zoo:fashion-resnet", None).name == DEFAULT
+    assert method_of("zoo:fashion-resnet", None, None).name == DEFAULT
     with pytest.raises(OptionError, match="unknown method 'papre': did you mean 'paper'"):
-        method_of("zoo:fashion-resnet", "papre")
+        method_of("zoo:fashion-resnet", None, "papre")
 
 
 def test_a_run_is_searched_again_by_its_own_method(tmp_path: Path) -> None:
     first = quantize(out=tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "bitsect"
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["method"] == "bitsect"
     again = bitsect.quantize(tmp_path / "run", target=0.8)
     assert (again.method, again.goal.search, again.goal.confidence) == ("bitsect", "frontier", 0.95)
     assert to_json(again.run.settings) == to_json(first.run.settings)
@@ -137,8 +137,46 @@ def test_other_samples_may_prove_the_target() -> None:
 
 
 def test_a_function_of_the_network_promises_nothing() -> None:
-    with pytest.raises(OptionError, match="leave one out"):
+    with pytest.raises(OptionError, match="pass confidence='none'"):
         quantize(evaluate=lambda module: 1.0)
+
+
+def test_a_promise_stays_within_the_budget() -> None:
+    for target in (0.9, 0.99):
+        result = quantize(target=target, max_size="0.3x")
+        assert result.size_ratio <= 0.3
+        assert result.promise is not None
+
+
+@pytest.mark.parametrize("keep", ["*=int8", "*=int4", "*=float"])
+def test_pins_may_leave_nothing_to_search(keep: str) -> None:
+    result = quantize(target=0.3, keep=keep)
+    assert set(map(str, result.plan.values())) == {keep.removeprefix("*=")}
+    assert result.promise is not None
+
+
+def test_a_promise_is_never_dropped_without_a_word(tmp_path: Path) -> None:
+    # The paper's method holds samples out too, where a promise is asked for.
+    asked = {"method": "paper", "metric": "single", "target": 0.8}
+    assert quantize(confidence="95%", **asked).promise is not None
+    plain = quantize(out=tmp_path / "run", **asked)
+    assert plain.promise is None
+    for wrong in ({"confidence": 0.95}, {"validation_data": labelled(20, seed=3)}):
+        with pytest.raises(OptionError, match=r"samples that the search does not see|proves a promise"):
+            bitsect.quantize(tmp_path / "run", target=0.8, metric="single", **wrong)
+    with pytest.raises(OptionError, match="are those searched on"):
+        quantize(validation_data=labelled(), hold_out=False)
+
+
+def test_a_largest_drop_is_promised_in_points() -> None:
+    result = quantize(target=None, max_drop=20)
+    assert result.promise is not None
+    assert "points lost, at most" in result.promise.seen
+
+
+def test_samples_too_few_to_hold_out_are_refused() -> None:
+    with pytest.raises(bitsect.DataError, match="at least two"):
+        bitsect.quantize(network(), labelled(1), method="bitsect", target=0.9)
 
 
 @pytest.mark.parametrize("text", ["95", "40%", 1.0, "sure", "nan"])

@@ -29,7 +29,7 @@ def choose(what: str, name: str, table: Mapping[str, Any]) -> Any:
     Traceback (most recent call last):
     bitsect.errors.OptionError: unknown constant 'tua': did you mean 'tau'?
     """
-    if name not in table and ":" in name:
+    if isinstance(name, str) and name not in table and ":" in name:
         return resolve(name, what)
     check_name(what, name, table, own=True)
     entry = table[name]

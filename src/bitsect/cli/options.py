@@ -89,7 +89,7 @@ def _annotated(name: str, default: Any, about: Help) -> Any:
     """The type and the Typer option of a field; None stands for an option that was not given."""
     flag = f"--{name.replace('_', '-')}"
     if about.type is bool:
-        flag = f"{flag}/--no-{name.replace('_', '-')}" if default else flag
+        flag = f"{flag}/--no-{name.replace('_', '-')}"
     option = typer.Option(
         flag,
         help=_help(default, about),

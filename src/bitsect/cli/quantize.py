@@ -167,6 +167,5 @@ def _kept(result: Result) -> str:
         first = f"{'kept' if result.target_met else 'NOT kept'} on the calibration samples"
         return ", ".join([first, *tested])
     promise = result.promise
-    look = promise.look
-    seen = f"{promise.samples:,} held-out samples: {look.kept:.2%} kept, at least {look.bound:.2%}"
+    seen = f"{promise.samples:,} held-out samples: {promise.seen}"
     return ", ".join([f"{promise.verdict} ({seen})", *tested])

@@ -53,8 +53,8 @@ def notes_on_answer(
     table: LatencyTable | None,
 ) -> Iterator[str]:
     """What a user should know about the plan and the network."""
-    yield from _about_search(problem, found, goal.target)
-    if goal.confidence is None:  # a plan is promised for what held-out samples prove, not for these
+    if goal.confidence is None:  # else a plan is promised for what held-out samples prove, not these
+        yield from _about_search(problem, found, goal.target)
         yield from _about_uniform(problem, rows, goal.objective)
     yield from _about_device(allowed, table, goal.objective)
     yield from remarks(run.program)
@@ -92,7 +92,8 @@ def _near_chance(task: Task, labels: Tensor, judged: Evaluation, agreement: bool
     if task.chance is None or not task.mean:
         return
     n, share = judged.total, task.chance(labels)
-    if judged.correct > n * share + 2 * math.sqrt(n * share * (1 - share)):
+    perfect = judged.correct == n and not agreement
+    if perfect or judged.correct > n * share + 2 * math.sqrt(n * share * (1 - share)):
         return
     if agreement:
         yield f"the float network gives {share * n:.0f} of {n} samples the same answer: agreement says little"

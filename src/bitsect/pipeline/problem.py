@@ -52,7 +52,7 @@ def state_problem(
 
 def _with_damage(run: Run, goal: Goal, problem: Problem) -> tuple[Problem, Scores]:
     names = [layer.name for layer in run.layers]
-    if not problem.changes:  # pins leave nothing to choose
+    if not problem.formats:  # pins leave nothing to choose
         return problem, Scores("damage", goal.formats[0], tuple(names), (0.0,) * len(names))
     damage = run.damage(problem.changes, min(DAMAGE_SAMPLES, len(run.samples)))
     return replace(problem, damage=damage, order=damage.order), damage.scores(names, problem.formats[0])

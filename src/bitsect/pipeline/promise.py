@@ -9,10 +9,12 @@ from typing import Any
 from ..errors import OptionError
 from ..runs.run import Run
 from ..solve.confidence import METHOD, NOT_KEPT, Look, best_promise, descend, samples_needed, unproven
+from ..solve.costs import cost
 from ..solve.search.problem import Found, Problem
 from ..solve.search.trail import safer
 from ..sources.data import Samples
-from ..values import Evaluation, Goal, Plan
+from ..values import Evaluation, Goal, LatencyTable, Plan, Settings, Target
+from ..values.options import given
 from .judge import Evaluate
 
 
@@ -20,6 +22,7 @@ from .judge import Evaluate
 class Promise:
     """How far the target is proven on held-out samples."""
 
+    target: Target
     plan: Plan  # the cheapest that is proven; else the one that the search found
     look: Look  # what the samples say about it
     looks: int  # plans that were looked at, the safest first
@@ -32,6 +35,18 @@ class Promise:
         return self.look.verdict
 
     @property
+    def seen(self) -> str:
+        """What the samples show and prove, in words."""
+        if self.target.relative is None:
+            return f"{100 * self.look.kept:.2f} points lost, at most {100 * self.look.bound:.2f}"
+        return f"{self.look.kept:.2%} kept, at least {self.look.bound:.2%}"
+
+    @property
+    def kept(self) -> bool:
+        """Whether the plan keeps the target on these samples, proven or not."""
+        return self.look.verdict != NOT_KEPT
+
+    @property
     def proven(self) -> bool:
         return self.look.proven
 
@@ -39,7 +54,8 @@ class Promise:
         return {
             "verdict": self.verdict,
             "proven": self.proven,
-            "kept": self.look.kept,
+            "seen": self.seen,
+            ("lost" if self.target.relative is None else "kept"): self.look.kept,
             "bound": self.look.bound,
             "confidence": self.confidence,
             "method": METHOD,
@@ -53,27 +69,66 @@ def check_promise(goal: Goal, evaluate: Evaluate | None) -> None:
     """Refuse a promise that cannot be made."""
     if goal.confidence is not None and evaluate is not None:
         raise OptionError(
-            "[confidence=95%] needs scores of single samples, which [evaluate=] does not give: leave one out"
+            "a promise needs scores of single samples, which [evaluate=] does not give: "
+            "pass [confidence=none], or leave it out"
         )
+
+
+def with_hold_out(settings: Settings, goal: Goal, validation_data: Any, of_run: bool) -> Settings:
+    """The settings of a new run: samples are held out where a promise needs them and no others are given."""
+    asked = given(settings)
+    needed = goal.confidence is not None and goal.target is not None and validation_data is None
+    if of_run or "hold_out" in asked or not needed:
+        return settings
+    return Settings(**{**asked, "hold_out": True})
+
+
+def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | None:
+    """The samples that a promise is proven on: others than those that are searched on."""
+    if goal.confidence is None or goal.target is None:
+        if validation_data is not None:
+            raise OptionError("[validation_data=] proves a promise: pass [confidence=95%] with a target too")
+        return None
+    # In the run's own order, so that the same samples are known again.
+    order = {"seed": run.settings.seed}
+    samples = run.held_out if validation_data is None else run.load(validation_data, **order)
+    if samples is None:
+        raise OptionError(
+            "a promise needs samples that the search does not see: pass [validation_data=FILE], or make a "
+            "new run with [hold_out=True]"
+        )
+    if samples.fingerprint() == run.samples.fingerprint():
+        raise OptionError("the samples that are to prove the target are those searched on: pass others")
+    if (samples.labels is None) != (run.samples.labels is None):
+        raise OptionError(
+            "of the samples to search on and those to prove the target on, only one kind has labels"
+        )
+    run.program.run(samples.inputs(slice(0, 1)))  # so that a wrong shape is refused first
+    return samples
 
 
 def what_can_be_promised(goal: Goal, held_out: Samples | None, float_network: Evaluation) -> Iterator[str]:
     """Said before the work starts: whether the held-out samples can prove the target at all."""
-    if goal.confidence is None or goal.target is None or held_out is None or goal.target.relative is None:
+    if goal.confidence is None or goal.target is None or held_out is None:
         return
     level, accuracy = 1 - goal.confidence, float_network.accuracy
-    best = best_promise(len(held_out), accuracy, level=level)
-    if best < float(goal.target.relative):
-        needed = samples_needed(goal.target, accuracy, level=level)
+    needed = samples_needed(goal.target, accuracy, level=level)
+    if needed is None or needed > len(held_out):
         enough = "no number of them would" if needed is None else f"{needed:,} would"
+        best = best_promise(len(held_out), accuracy, level=level)
         yield (
-            f"{len(held_out):,} held-out samples cannot prove {goal.target}, not even if nothing is lost "
-            f"(at best {best:.2%}): {enough}"
+            f"{len(held_out):,} held-out samples cannot prove {goal.target} of a plan that answers as the "
+            f"float network does (at best {best:.2%} kept): {enough}"
         )
 
 
 def prove_plan(
-    run: Run, problem: Problem, found: Found, goal: Goal, held_out: Samples | None
+    run: Run,
+    problem: Problem,
+    found: Found,
+    goal: Goal,
+    held_out: Samples | None,
+    table: LatencyTable | None,
 ) -> Promise | None:
     """The cheapest plan on a ladder that the held-out samples prove to keep the target.
 
@@ -82,11 +137,18 @@ def prove_plan(
     together err no more often than one. Where the safest is not proven, nothing is: then it is the
     cheapest that kept the target on these samples, or the safest.
     """
-    if goal.confidence is None or goal.target is None or held_out is None or not run.task.mean:
+    if goal.confidence is None or goal.target is None or held_out is None:
         return None
+    if not run.task.mean:
+        raise OptionError(
+            f"task '{run.task.name}' scores all samples together, which proves nothing of single ones: "
+            "pass [confidence=none]"
+        )
     ladder = [found.plan]
     if problem.damage is not None:
         ladder = [*reversed(safer(problem, found.plan)), found.plan]
+    if (limits := goal.limits) is not None:  # what is promised stays within what may be spent
+        ladder = [plan for plan in ladder if limits.fits(cost(plan, run.layers, table))]
     evaluator = run.evaluator({format for plan in ladder for format in plan.values()}, held_out)
     with run.progress.stage("promise", len(held_out) * (1 + len(ladder))) as evaluator.progress:
         float_scores = evaluator.scores(Plan.uniform(run.layers))
@@ -102,7 +164,7 @@ def prove_plan(
         plan = ladder[proven[-1]]
         accuracy = {"float": float(float_scores.mean()), "plan": float(evaluator.scores(plan).mean())}
     look = looks[proven[-1]]
-    return Promise(plan, look, len(looks), len(held_out), goal.confidence, accuracy)
+    return Promise(goal.target, plan, look, len(looks), len(held_out), goal.confidence, accuracy)
 
 
 def follow(promise: Promise | None, found: Found, problem: Problem) -> Found:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..latency import latency_table
-from ..runs.opening import open_run
+from ..runs.opening import is_folder, open_run
 from ..runs.progress import Progress
 from ..solve.allowed import allowed_formats
 from ..solve.answer import search_named, solve, threshold
@@ -18,7 +18,7 @@ from .keywords import with_options
 from .methods import method_of
 from .notes import notes_on_answer, notes_on_promise, notes_on_samples
 from .problem import check_scoring, state_problem
-from .promise import check_promise, follow, prove_plan
+from .promise import check_promise, follow, promise_samples, prove_plan, with_hold_out
 from .result import Result
 from .rows import compare, test_rows, test_samples
 
@@ -61,12 +61,14 @@ def quantize(
         trust: load files that run code of their author.
         progress: what is told of the stages; the command line draws bars.
     """
-    chosen = method_of(model, method)
+    chosen = method_of(model, out, method)
     settings, scoring, goal = chosen.complete(settings), chosen.complete(scoring), chosen.complete(goal)
     check_request(goal, scoring, evaluate, test_data)
+    settings = with_hold_out(settings, goal, validation_data, is_folder(model))
     with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
+        run.folder.note(method=chosen.name)
         unseen = test_samples(run, model, test_data, evaluate)
-        held_out = run.held_out if validation_data is None else run.load(validation_data)
+        held_out = promise_samples(run, goal, validation_data)
         table = latency_table(goal.latency, run.layers)
         allowed = allowed_formats(run.layers, goal, table)
         judge = Judge(run, evaluate)
@@ -80,7 +82,7 @@ def quantize(
         with run.progress.stage("search") as judge.progress:
             found = solve(problem, goal, table)
         evaluations = len(judge.judged)
-        promise = prove_plan(run, problem, found, goal, held_out)
+        promise = prove_plan(run, problem, found, goal, held_out, table)
         found = follow(promise, found, problem)
         rows = compare(run, found.plan, allowed, judge, table)
         tested = test_rows(run, rows, goal.target, unseen)

@@ -58,8 +58,8 @@ class Result:
 
     @property
     def target_met(self) -> bool:
-        """Whether the plan keeps the target on the samples that it was searched on."""
-        return self.found.met
+        """Whether the plan keeps the target: on held-out samples if there are any, else on searched ones."""
+        return self.found.met if self.promise is None else self.promise.kept
 
     @property
     def reason(self) -> str:

@@ -249,6 +249,12 @@ class RunFolder:
         if entries != known:
             self.write_json("run.json", entries)
 
+    def note(self, **besides: str) -> None:
+        """Note once in run.json what is not part of what the run is, such as the method it was made with."""
+        known = self.read_json("run.json") or {}
+        if not known.keys() >= besides.keys():
+            self.write_json("run.json", {**besides, **known})
+
     def _refuse_journals_of_others(self, run: str) -> None:
         """Without a run.json, journals could be anyone's: they must name this run in their first bytes."""
         for path in sorted(self.path.glob("journals/*.journal")):

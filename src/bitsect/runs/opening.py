@@ -51,8 +51,8 @@ def open_run(
 
     A run that exists must be of the same network, samples, task and settings, wherever those lie now; where
     `model` is its folder, what is not given is the run's own, and `elsewhere` is tried where its samples
-    are gone. `fresh` removes the run that is there once all else is in order. Without `out`, the run leaves
-    nothing on disk.
+    are gone. `fresh` removes the run that is
+    there once all else is in order. Without `out`, the run leaves nothing on disk.
     """
     of_run = is_folder(model)
     if data is None and not of_run:
@@ -145,6 +145,8 @@ def _held_out(samples: Samples, settings: Settings) -> tuple[Samples, Samples | 
     """The samples to calibrate and search on, and those held back from both, if that is asked for."""
     if not settings.hold_out:
         return samples, None
+    if len(samples) < 2:
+        raise DataError("holding samples out needs at least two: give more, or pass [confidence=none]")
     searched, held = (
         replace(samples, source=samples.source.select(torch.from_numpy(part)))
         for part in split(len(samples), settings.seed)

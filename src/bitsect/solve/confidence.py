@@ -281,9 +281,10 @@ def unproven(target: Target, float_scores: ArrayLike, plan_scores: ArrayLike, le
     """What was seen of a plan that may not be proven any more, because a safer one was not."""
     pairs = Pairs.of(float_scores, plan_scores)
     look = _look(pairs, target, level, level)
-    verdict = (
-        NOT_KEPT if not _keeps(look.kept, target) else f"kept, not proven: {_more(pairs, target, level)}"
-    )
+    verdict = NOT_KEPT
+    if _keeps(look.kept, target):
+        alone = "a safer plan is not proven either" if look.proven else _more(pairs, target, level)
+        verdict = f"kept, not proven: {alone}"
     return replace(look, proven=False, verdict=verdict)
 
 

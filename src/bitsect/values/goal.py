@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import OptionError
@@ -68,7 +68,9 @@ class Goal:
             raise OptionError(
                 f"a latency budget of {self.budget} needs a latency table: pass [latency=a100] or a file"
             )
-        keep = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
+        keep = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep or ())
+        if isinstance(self.keep, Mapping) or not all(isinstance(pin, str) for pin in keep):
+            raise OptionError(f"keep {self.keep!r}: expected texts such as 'first=float,int8'")
         object.__setattr__(self, "confidence", parse_confidence(self.confidence))
         for name, value in (
             ("formats", parse_formats(self.formats)),
@@ -121,6 +123,9 @@ def parse_formats(formats: Any) -> tuple[Format, ...]:
         formats = [name.strip() for name in formats.split(",") if name.strip()]
     elif isinstance(formats, Format):
         formats = [formats]
+    formats = (INT8, INT4) if formats is None else tuple(formats)
+    if not all(isinstance(each, str | Format) for each in formats):
+        raise OptionError(f"formats {formats!r}: expected names such as 'int8,int4'")
     parsed = high_to_low(Format.parse(each) if isinstance(each, str) else each for each in formats)
     lower = tuple(format for format in parsed if format != FLOAT)
     if not lower:

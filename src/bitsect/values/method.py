@@ -35,7 +35,7 @@ PAPER = Method("paper", Settings(), Scoring(), Goal())
 # layers by their predicted damage, along which the search goes; and a promise on samples held out.
 BITSECT = Method(
     "bitsect",
-    Settings(range="mse", sign="auto", rounding="gptq", hold_out=True),
+    Settings(range="mse", sign="auto", rounding="gptq"),
     Scoring(metric="damage"),
     Goal(search="frontier", confidence=0.95),
 )
