@@ -18,6 +18,7 @@ from .app import app
 
 DATA = "FILE.npz, FILE.safetensors, a folder of images (one sub-folder per class) or zoo:NAME"
 RUN = "Run"
+METAVARS = {int: "N", float: "X", list[float]: "X", str: "TEXT", list[str]: "TEXT"}
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run.")]
 DataOption = Annotated[str | None, typer.Option(help=f"{DATA}.", rich_help_panel=SAMPLES)]
@@ -94,6 +95,7 @@ def _annotated(name: str, default: Any, about: Help) -> Any:
         flag,
         help=_help(default, about),
         rich_help_panel=about.panel,
+        metavar=METAVARS.get(about.type),  # short, so that names in the help are not cut
         min=about.least,
         autocompletion=completed_by(about.names) if about.choices else None,
         show_default=False,
