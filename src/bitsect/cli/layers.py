@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .app import DeviceOption, EmbeddingsOption, InputShapeOption, JsonOption, ModelArgument, TrustOption, app
+
+if TYPE_CHECKING:
+    from ..network.program import Program
 
 
 @app.command()
@@ -15,50 +20,63 @@ def layers(
     device: DeviceOption = None,
 ) -> None:
     """List the layers of MODEL: name, kind, weights, multiply-adds; totals; what stays in float and why."""
-    from ..network.naming import is_recurrent
-    from ..network.remarks import remarks
     from ..pipeline.layers import layers as read_layers
-    from ..values import megabytes
-    from .output import count, print_json, stdout
+    from .output import print_json
 
     program = read_layers(model, input_shape=input_shape, trust=trust, embeddings=embeddings, device=device)
-    total = len(program.layers)
-    is_unrolled = any(is_recurrent(multiply.node) for multiply in program.multiplies)
-    weights = sum(layer.weights for layer in program.layers)
-    macs = sum(layer.macs for layer in program.layers)
-    compared = program.comparison
-    sizes = {bits: weights * bits / 8 for bits in (16, 8, 4)}
-    if json:
-        return print_json(
-            {
-                "model": model,
-                "layers": [
-                    {
-                        "name": layer.name,
-                        "kind": layer.kind,
-                        "weight_shape": layer.weight_shape,
-                        "weights": layer.weights,
-                        "macs": layer.macs,
-                        "places": [place.name for place in layer.places],
-                    }
-                    for layer in program.layers
-                ],
-                "totals": {
-                    "layers": total,
-                    "weights": weights,
-                    "macs": macs,
-                    "size_mb": {str(bits): size / 1e6 for bits, size in sizes.items()},
-                },
-                "batch": program.fixed_batch or "any",
-                "unrolled": is_unrolled,
-                "skipped": [vars(item) for item in program.skipped],
-                "difference": None if compared is None else compared.to_json(),
-                "notes": list(remarks(program)),
-            }
-        )
+    print_json(_as_json(model, program)) if json else _show(model, program)
 
+
+def _is_unrolled(program: Program) -> bool:
+    from ..network.naming import is_recurrent
+
+    return any(is_recurrent(multiply.node) for multiply in program.multiplies)
+
+
+def _sizes(program: Program) -> dict[int, float]:
+    """The bytes of all weights at 16, 8 and 4 bits."""
+    weights = sum(layer.weights for layer in program.layers)
+    return {bits: weights * bits / 8 for bits in (16, 8, 4)}
+
+
+def _as_json(model: str, program: Program) -> dict[str, Any]:
+    from ..network.remarks import remarks
+
+    compared = program.comparison
+    return {
+        "model": model,
+        "layers": [
+            {
+                "name": layer.name,
+                "kind": layer.kind,
+                "weight_shape": layer.weight_shape,
+                "weights": layer.weights,
+                "macs": layer.macs,
+                "places": [place.name for place in layer.places],
+            }
+            for layer in program.layers
+        ],
+        "totals": {
+            "layers": len(program.layers),
+            "weights": sum(layer.weights for layer in program.layers),
+            "macs": sum(layer.macs for layer in program.layers),
+            "size_mb": {str(bits): size / 1e6 for bits, size in _sizes(program).items()},
+        },
+        "batch": program.fixed_batch or "any",
+        "unrolled": _is_unrolled(program),
+        "skipped": [vars(item) for item in program.skipped],
+        "difference": None if compared is None else compared.to_json(),
+        "notes": list(remarks(program)),
+    }
+
+
+def _show(model: str, program: Program) -> None:
     from rich.markup import escape
     from rich.table import Table
+
+    from ..network.remarks import remarks
+    from ..values import megabytes
+    from .output import count, stdout
 
     table = Table(title=escape(model), title_justify="left", show_edge=False)
     table.add_column("layer")
@@ -67,19 +85,16 @@ def layers(
         table.add_column(heading, justify="right")
     for layer in program.layers:
         shape = "×".join(map(str, layer.weight_shape)) if layer.weight_shape is not None else "–"
-        table.add_row(
-            escape(layer.name),
-            layer.kind,
-            shape,
-            count(layer.weights),
-            count(layer.macs),
-            str(len(layer.places)),
-        )
+        numbers = (shape, count(layer.weights), count(layer.macs), str(len(layer.places)))
+        table.add_row(escape(layer.name), layer.kind, *numbers)
     stdout.print(table)
+    total, compared = len(program.layers), program.comparison
+    weights = sum(layer.weights for layer in program.layers)
+    macs = sum(layer.macs for layer in program.layers)
     stdout.print(
         f"\n{total} layer{'' if total == 1 else 's'}, {weights:,} weights, "
         f"{count(macs)} multiply-adds per sample; "
-        + ", ".join(f"{megabytes(size)} at {bits} bits" for bits, size in sizes.items())
+        + ", ".join(f"{megabytes(size)} at {bits} bits" for bits, size in _sizes(program).items())
     )
     if compared is not None and compared.is_noise:
         stdout.print(
@@ -87,10 +102,9 @@ def layers(
         )
     for remark in remarks(program):
         stdout.print(f"Note: {remark}.", markup=False, soft_wrap=True)
-    if is_unrolled:
+    if _is_unrolled(program):
         stdout.print("Recurrent layers are unrolled: sequences are as long as the example's.", soft_wrap=True)
     if program.skipped:
         stdout.print("\nStays in float:")
         for item in program.skipped:
             stdout.print(f"  {item.name}: {item.reason}", markup=False, soft_wrap=True)
-    return None
