@@ -77,7 +77,7 @@ def exact(context: Context, format: Format) -> Done:
 def linear(context: Context, format: Format) -> Done:
     singles: Done = {}
     done: Done = {}
-    fill(singles, single_losses(context, format))
+    fill(singles, single_losses(context, format, outputs=True))
     fill(done, linear_pairs(context, singles))
     return {**singles, "pairs": done["0"]}
 

@@ -31,11 +31,15 @@ from bitsect.sources.tasks import TASKS
 from bitsect.values import PLACEMENTS
 
 COMMANDS = (
+    "blame",
+    "compare",
     "evaluate",
     "export",
+    "frontier",
     "import-latency",
     "latency",
     "layers",
+    "paper",
     "quantize",
     "search",
     "sensitivity",
@@ -186,7 +190,8 @@ def edit_json(path: Path, **change: Any) -> None:
 
 
 MODEL = ("my_own:network", "--data", "good.npz")
-FEW = ("--probes", 8)
+PAPER = ("--method", "paper")
+FEW = (*PAPER, "--probes", 8)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +200,9 @@ def made(desk: Path) -> Path:
     home = Path.cwd()
     os.chdir(desk)
     try:
-        bitsect.quantize("my_own:network", "good.npz", target=0.9, probes=8, out=desk / "made")
+        bitsect.quantize(
+            "my_own:network", "good.npz", method="paper", target=0.9, probes=8, out=desk / "made"
+        )
     finally:
         os.chdir(home)
     return desk / "made"
@@ -212,7 +219,7 @@ def run(made: Path, tmp_path: Path) -> Path:
 def test_the_commands_are_these(call: Call) -> None:
     from typer.main import get_command
 
-    assert sorted(get_command(app).commands) == sorted(COMMANDS)  # type: ignore[attr-defined]
+    assert sorted(get_command(app).commands) == sorted((*COMMANDS, "recipe"))  # type: ignore[attr-defined]
     said = call("--help")
     assert said.code == 0
     assert all(name in said.out for name in COMMANDS)
@@ -293,7 +300,7 @@ def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], message: str, ca
         ("not_mine:network", {"data": "good.npz"}, "no module 'not_mine'"),
         ("gone.pt2", {"data": "good.npz"}, "gone.pt2: no such file"),
         ("my_own.py", {"data": "good.npz"}, "is not a .pt2 file"),
-        ("resnet", {"data": "good.npz"}, "unknown model 'resnet': use zoo:NAME"),
+        ("resnet", {"data": "good.npz"}, "unknown model 'resnet': use hf:FOLDER, zoo:NAME"),
         ("zoo:resnet", {}, "the zoo has no network 'resnet'; it has fashion-resnet"),
         (
             "my_own:network",
@@ -390,7 +397,10 @@ def test_bad_questions_are_one_line_before_any_work(
             ("--keep", "*=int2", "--target", "100%"),
             "--keep *=int2: the target cannot be kept: with '0' (int2)",
         ),
-        (("--latency", "none.json"), "none.json: no such latency table: use a100, or a file"),
+        (
+            ("--latency", "none.json"),
+            "none.json: no such latency table: use a100, onnxruntime, openvino, or a file",
+        ),
         (("--latency", "cut.json"), "cut.json: line 1"),
         (("--search", "my_own:lost"), "returned a NoneType: expected a bitsect.Found"),
         (("--max-size", "1B"), "budget 1e-06MB: no plan fits the budget: the nearest (3 int4) is"),
@@ -415,7 +425,7 @@ def test_runs_that_are_none_in_use_or_of_something_else(run: Path, tmp_path: Pat
     target = ("--target", "90%")
     assert "`bitsect quantize MODEL --out nowhere` makes one" in call("search", "nowhere", *target).error
     assert "is not a run" in call("search", tmp_path, *target).error
-    changed = call("quantize", *MODEL, *target, "--out", run, "--rounding", "nearest").error
+    changed = call("quantize", *MODEL, *target, "--out", run, *PAPER, "--rounding", "nearest").error
     assert "rounding squant, not nearest: pass --fresh to start it anew, or choose another folder" in changed
     folder = RunFolder(run)
     assert "another bitsect is working in this run" in call("search", run, *target).error
@@ -601,7 +611,7 @@ def test_evaluate_fits_weights_where_gptq_is_asked_for(call: Call) -> None:
         for rounding in (("gptq",), ("gptq", "--no-refit", "--no-bias-correction"))
     }
     assert len(set(losses.values())) == 2
-    refused = call("evaluate", *MODEL, "--no-refit").error
+    refused = call("evaluate", *MODEL, *PAPER, "--no-refit").error
     assert "--no-refit is for --rounding gptq, not squant: leave it out" in refused
 
 
@@ -672,16 +682,16 @@ def test_quantize(call: Call, tmp_path: Path) -> None:
     again = call(*ask)
     assert "Plans judged by the search: 0." in again.out
     assert "Target 90%: kept on the calibration samples, kept on the test samples." in again.out
-    assert [line.split()[0] for line in again.out.splitlines()[2:4]] == ["float", "all"]
+    assert [line.split()[0] for line in again.out.splitlines()[3:5]] == ["float", "all"]
     assert max(map(len, again.out.splitlines())) <= 80
     assert f"Plan written to {tmp_path / 'run' / 'plan.json'}" in again.err
-    judged = call("evaluate", *MODEL, "--plan", tmp_path / "run" / "plan.json", "--json").json
+    judged = call("evaluate", *MODEL, *PAPER, "--plan", tmp_path / "run" / "plan.json", "--json").json
     assert judged["plan"]["accuracy"] == shown["plan"]["accuracy"]
     assert judged["plan"]["loss"] == shown["plan"]["loss"]
 
 
 def test_the_float_network_is_said_before_the_work(call: Call) -> None:
-    said = call("quantize", *MODEL, "--target", "97%", "--metric", "random")
+    said = call("quantize", *MODEL, *PAPER, "--target", "97%", "--metric", "random")
     lines = said.err.splitlines()
     assert lines.index("float network: 93.75% (30 of 32 samples)") < lines.index("calibrate …")
     note = "the target of 97% lets none of the 30 samples that are right be lost: about 36 samples, not 32"
@@ -738,7 +748,8 @@ def test_latency_columns_appear_with_a_table(run: Path, call: Call) -> None:
         assert {"latency_ms", "latency_ratio", "size_ratio"} <= row.keys()
     assert shown["float"]["latency_ratio"] == 1
     said = call(*ask, "--target", "90%")
-    assert "latency" in said.out.splitlines()[0]
+    assert said.out.startswith("For bits: ")
+    assert "latency" in said.out.splitlines()[1]
     assert max(map(len, said.out.splitlines())) <= 80
     ratio = call(*ask, "--budget", "0.8x", "--json").json
     assert ratio["plan"]["latency_ratio"] <= 0.8
@@ -821,7 +832,7 @@ def test_files_that_do_not_run_are_one_line(desk: Path, call: Call) -> None:
     assert "ONNX Runtime cannot load it" in call("evaluate", "text.onnx", "--data", "good.npz").error
     assert "samples are needed" in call("evaluate", "text.onnx").error
     other = call("evaluate", "text.onnx", "--data", "good.npz", "--runtime", "tvm")
-    assert other.error == "unknown runtime 'tvm': use onnxruntime or reference"
+    assert other.error == "unknown runtime 'tvm': use onnxruntime, openvino or reference"
     assert "is not the folder of a run" in call("export", "nowhere", "-o", "model.onnx").error
 
 
@@ -838,7 +849,8 @@ def test_latency_by_layer_and_format(call: Call) -> None:
     said = call(*ask)
     assert f"16 bit: {shown['baseline_ms']:.3f} ms" in said.out
     assert "fitted" in said.err
-    assert "no such latency table" in call("latency", "my_own:shaped", "--table", "v100").error
+    assert "did you mean 'a100'?" in call("latency", "my_own:shaped", "--table", "v100").error
+    assert "no such latency table" in call("latency", "my_own:shaped", "--table", "v100.json").error
     assert "gives no example input: pass --input-shape" in call("latency", "my_own:network").error
 
 
@@ -852,6 +864,70 @@ def test_modules_of_the_current_folder_are_found(tmp_path: Path) -> None:
     command += ["--metric", "mylab:doubled", "--search", "mylab:search", "--data", "nothing.npz"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    talk, stage, error = done.stderr.splitlines()
+    where, talk, stage, error = done.stderr.splitlines()
+    assert "--for onnxruntime" in where
     assert (talk, stage) == ("a module that talks", "capture …")
     assert error.startswith("error: nothing.npz: no such file or folder: give")
+
+
+# ---- the curve, comparisons, blame ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawn(desk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that takes some of the samples, in which nothing was searched."""
+    import my_own
+
+    path = tmp_path_factory.mktemp("drawn") / "run"
+    options: dict[str, Any] = {"draw": 16, "threads": 1, "metric": "random", "method": "paper"}
+    bitsect.sensitivity(my_own.network(), str(desk / "good.npz"), out=path, **options)
+    return path
+
+
+def test_a_curve_is_shown_written_and_exported_by_name(drawn: Path, call: Call, tmp_path: Path) -> None:
+    table = tmp_path / "curve.csv"
+    said = call("frontier", drawn, "--targets", "80%,99%", "--csv", table)
+    assert said.code == 0, said.err
+    assert "--plan frontier-99-percent" in said.out.replace("\n", " ")
+    assert [line.split(",")[0] for line in (tmp_path / "curve-targets.csv").read_text().splitlines()] == [
+        "target",
+        "80%",
+        "99%",
+    ]
+    curve = call("frontier", drawn, "--json").json
+    assert len(curve["points"]) == len(table.read_text().splitlines()) - 1
+    known = call("evaluate", drawn, "--plan", "frontier-80-percent", "--json").json
+    assert known["plan"]["accuracy"] >= 0.8 * known["float"]["accuracy"]
+    assert "--targets 98%,99%" in call("frontier", drawn, "--target", "99%").error
+
+
+def test_a_comparison_is_shown_and_written(drawn: Path, call: Call, tmp_path: Path) -> None:
+    asked = ("compare", drawn, "--metrics", "sqnr,random", "--targets", "80%,95%", "--draws", 2)
+    said = call(*asked, "--test-data", "good.npz", "-o", tmp_path / "c.csv")
+    assert said.code == 0, said.err
+    for words in ("Target 80%", "Mean over all targets", "sqnr", "Student's t"):
+        assert words in said.out
+    assert len((tmp_path / "c.csv").read_text().splitlines()) == 1 + 2 * 3
+    assert len((tmp_path / "c-draws.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
+    found = call(*asked, "--test-data", "good.npz", "--json").json
+    assert {each["setup"]["metric"] for each in found["trials"]} == {"sqnr", "random"}
+
+
+def test_blame_is_shown_and_written(drawn: Path, call: Call, tmp_path: Path) -> None:
+    said = call("blame", drawn, "--format", "int4", "--csv", tmp_path / "b.csv", "--latency", "a100")
+    assert said.code == 0, said.err
+    for words in ("accuracy", "won back", "latency"):
+        assert words in said.out
+    layers = call("blame", drawn, "--format", "int4", "--json").json["layers"]
+    assert [layer["name"] for layer in layers] == [
+        line.split(",")[0] for line in (tmp_path / "b.csv").read_text().splitlines()[1:]
+    ]
+    assert "nobody to blame" in call("blame", drawn, "--format", "float").error
+
+
+def test_data_of_the_paper_is_csv(drawn: Path, call: Call, tmp_path: Path) -> None:
+    shown = call("paper", "figure2", drawn)
+    assert shown.out.splitlines()[0].startswith("metric,place,layer,score")
+    call("paper", "figure2", drawn, "-o", tmp_path / "f.csv")
+    assert (tmp_path / "f.csv").read_text() == shown.out
+    assert "did you mean 'figure5'" in call("paper", "figure55", drawn).error

@@ -12,16 +12,19 @@ import pytest
 from bitsect.errors import BitsectError
 from bitsect.solve.confidence import (
     LEVEL,
-    Looks,
+    NOT_KEPT,
     Pairs,
     _likeliest,
     best_promise,
+    best_unproven,
     bound,
     continuity,
+    descend,
     proves,
     samples_needed,
     split,
     statistic,
+    unproven,
 )
 from bitsect.values import Target
 
@@ -110,15 +113,6 @@ def test_it_holds_for_scores_between_right_and_wrong() -> None:
     assert proven_wrongly(pairs, 0.975, LEVEL).mean() <= 0.06
 
 
-def test_errors_of_several_looks_stay_within_the_level() -> None:
-    trials, samples, lost = 4000, 1000, 0.012
-    wrong = np.zeros(trials, dtype=bool)
-    for k in range(1, 6):
-        pairs = drawn(0.9, lost, 0.002, samples, trials, seed=k)  # plans as different as they can be
-        wrong |= proven_wrongly(pairs, (0.9 - 0.01) / 0.9, LEVEL / (k * (k + 1)))
-    assert 0.01 < wrong.mean() <= 0.05
-
-
 def test_errors_on_the_way_down_a_ladder_stay_within_the_level() -> None:
     trials, samples, target = 4000, 2000, 0.99
     going, wrong = np.ones(trials, dtype=bool), np.zeros(trials, dtype=bool)
@@ -129,36 +123,47 @@ def test_errors_on_the_way_down_a_ladder_stay_within_the_level() -> None:
     assert 0.02 < wrong.mean() <= 0.06
 
 
-def test_levels_of_all_looks_together_are_the_level() -> None:
-    looks = Looks(SHARE, [1.0] * 50)
-    for _ in range(4):
-        looks.look([0.0] + [1.0] * 49)
-    assert [look.level for look in looks.looks] == pytest.approx([0.025, 0.05 / 6, 0.05 / 12, 0.05 / 20])
-    assert sum(LEVEL / (k * (k + 1)) for k in range(1, 10**5)) == pytest.approx(LEVEL, rel=1e-4)
+def looked_at(target: Target, float_scores: list[float], *ladder: list[float]) -> list[str]:
+    return [look.verdict for look in descend(target, float_scores, ladder)]
 
 
-def test_the_first_plan_of_a_ladder_that_is_proven_ends_the_looks() -> None:
-    looks = Looks(SHARE, [1.0] * 2000)
+def test_the_way_down_ends_at_the_first_plan_that_is_not_proven() -> None:
     good, bad = [1.0] * 2000, [0.0] * 60 + [1.0] * 1940
-    assert looks.first_proven([bad, good, bad]) == 1
-    assert [look.verdict for look in looks.looks] == ["not kept", "kept with 95 % confidence"]
-    assert looks.first_proven([bad]) is None
+    looks = descend(SHARE, good, [good, good, bad, good])
+    assert [look.proven for look in looks] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("lost", "vouched", "taken"),
+    [
+        ((6, 0, 6, 60, 6, 60), (True,) * 6, 4),
+        ((6, 0, 6, 60, 6, 60), (True, True, False, True, False, True), 1),  # kept and vouched for
+        ((6, 60, 6), (False,) * 3, 2),
+        ((60, 60), (True, True), 0),
+    ],
+)
+def test_where_the_safest_plan_is_not_proven_nothing_is(
+    lost: tuple[int, ...], vouched: tuple[bool, ...], taken: int
+) -> None:
+    right = [1.0] * 1000
+    looks = [unproven(SHARE, right, [0.0] * count + [1.0] * (1000 - count)) for count in lost]
+    assert not any(look.proven for look in looks)
+    assert [look.verdict == NOT_KEPT for look in looks] == [count == 60 for count in lost]
+    assert best_unproven(looks, vouched) == taken
 
 
 def test_what_is_not_proven_says_how_many_samples_would_do() -> None:
-    scores = [0.0] * 6 + [1.0] * 994
-    look = Looks(SHARE, [1.0] * 1000).look(scores)
-    assert not look.proven
-    needed = int(look.verdict.split()[3].replace(",", ""))
-    assert look.verdict == f"kept, not proven: {needed:,} samples would prove it"
+    (verdict,) = looked_at(SHARE, [1.0] * 1000, [0.0] * 6 + [1.0] * 994)
+    needed = int(verdict.split()[3].replace(",", ""))
+    assert verdict == f"kept, not proven: {needed:,} samples would prove it"
     shares = np.array([0.994, 0.006, 0.0, 0.0])
-    assert proves(Pairs(shares * needed, *RIGHT), SHARE, 0.025)
-    assert not proves(Pairs(shares * (needed - 1), *RIGHT), SHARE, 0.025)
+    assert proves(Pairs(shares * needed, *RIGHT), SHARE)
+    assert not proves(Pairs(shares * (needed - 1), *RIGHT), SHARE)
 
 
 def test_exactly_the_target_is_proven_by_no_number_of_samples() -> None:
-    verdict = Looks(SHARE, [1.0] * 1000).look([0.0] * 10 + [1.0] * 990).verdict
-    assert verdict == "kept, not proven: no number of samples would prove it"
+    verdict = looked_at(SHARE, [1.0] * 1000, [0.0] * 10 + [1.0] * 990)
+    assert verdict == ["kept, not proven: it would take more than 1,000,000 samples"]
 
 
 @pytest.mark.parametrize("target", ["90%", "99%", "99.9%", "99.99%"])
@@ -219,13 +224,7 @@ def test_scores_that_are_no_scores_are_refused(scores: tuple[list[float], list[f
 
 def test_a_float_network_that_is_never_right_promises_nothing() -> None:
     with pytest.raises(BitsectError, match="gets no held-out sample right"):
-        Looks(SHARE, [0.0] * 10).look([0.0] * 10)
-
-
-@pytest.mark.parametrize("level", [0.0, 0.5, 1.0])
-def test_a_confidence_that_is_none_is_refused(level: float) -> None:
-    with pytest.raises(BitsectError, match="confidence"):
-        Looks(SHARE, [1.0], level)
+        looked_at(SHARE, [0.0] * 10, [0.0] * 10)
 
 
 def test_an_impossible_discordance_is_refused() -> None:

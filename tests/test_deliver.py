@@ -155,7 +155,8 @@ def test_a_file_is_judged_alone(delivered: Delivery) -> None:
 
 
 def test_a_run_for_the_runtime_is_not_judged_again(tmp_path: Path) -> None:
-    result = quantize(settings={"placement": "onnxruntime"}, formats=["int8", "int4"], target=0.7)
+    asked = {"method": "paper", "formats": ["int8", "int4"], "target": 0.7}
+    result = quantize(settings={"placement": "onnxruntime"}, **asked)
     delivery = result.export(tmp_path / "model.onnx")
     assert delivery.judged == {"onnxruntime": result.rows[-1].evaluation}
     assert delivery.proof.samples == SAMPLES
@@ -197,7 +198,9 @@ class Answers(nn.Module):
 
 
 def test_outputs_by_name_are_compared_by_name(tmp_path: Path) -> None:
-    result = bitsect.quantize(Answers(), labelled(), target=0.8, formats=["int8"], metric="sqnr")
+    result = bitsect.quantize(
+        Answers(), labelled(), method="paper", target=0.8, formats=["int8"], metric="sqnr"
+    )
     delivery = result.export(tmp_path / "model.onnx")
     assert delivery.proof.identical == SAMPLES
     assert [each.name for each in onnx.load(delivery.path).graph.output] == ["logits", "best"]
@@ -302,7 +305,7 @@ def test_what_cannot_be_asked_for(run: Path, tmp_path: Path) -> None:
     place = tmp_path / "model.onnx"
     with pytest.raises(ExportError, match=r"the file name must end in \.onnx: .*model\.tflite"):
         export(run, tmp_path / "model.tflite")
-    with pytest.raises(OptionError, match="unknown destination 'gpu': use onnxruntime or portable"):
+    with pytest.raises(OptionError, match="unknown destination 'gpu': use onnxruntime, openvino or portable"):
         export(run, place, destination="gpu")
     with pytest.raises(ExportError, match="a portable file is not timed"):
         export(run, place, destination="portable", require_speedup=True)

@@ -15,6 +15,8 @@ SAYS = {
     "own_model": "of the samples like the float one",
     "own_metric": "",
     "own_task": "int",
+    "texts": "of the size",
+    "language_model": "perplexity",
 }
 
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from bitsect import __version__
 from bitsect.errors import BitsectError, DataError, ExportError, OptionError
 from bitsect.exporters.onnx import write as writing
-from bitsect.exporters.onnx.destination import DESTINATIONS
 from bitsect.exporters.onnx.edit import Edit
+from bitsect.exporters.onnx.form import FORMS
 from bitsect.exporters.onnx.write import Written
 from bitsect.exporters.proof import INTEGER_KERNELS, Proof
 from bitsect.exporters.runtimes.onnxruntime import OnnxModel, ReferenceModel, kernels, latencies_ms
@@ -96,7 +96,7 @@ def named(outputs: Any) -> dict[str, Tensor]:
 
 
 def rounder_of(program: Program, samples: Samples, target: str) -> Rounder:
-    placement = DESTINATIONS[target].placement
+    placement = FORMS[target].placement
     return Rounder(program, calibrate(program, samples, sign=placement.sign), placement)
 
 
@@ -210,7 +210,7 @@ def test_int8_layers_run_in_integers_or_are_named(name: str, tmp_path: Path) -> 
         assert all(f"{network}.{layer}" in named for layer, why in expected.items() if "kernel" in why)
 
 
-@pytest.mark.parametrize("target", DESTINATIONS)
+@pytest.mark.parametrize("target", FORMS)
 @pytest.mark.parametrize("name", GROUPS)
 def test_mixed_formats_compute_what_was_judged(name: str, target: str, tmp_path: Path) -> None:
     program, inputs = group(name)
@@ -234,7 +234,7 @@ def residual() -> Program:
     return capture(model, seeded(2, 3, 8, 8))
 
 
-@pytest.fixture(scope="module", params=DESTINATIONS)
+@pytest.fixture(scope="module", params=FORMS)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """`residual` with layers in float, int8 and int4, for each target."""
     samples = load_samples(images(16))
@@ -303,7 +303,7 @@ def test_metadata_tell_plan_versions_and_fingerprint(written: Case) -> None:
     assert about["bitsect.torch"] == torch.__version__
     assert about["bitsect.program"] == written.program.fingerprint
     assert about["bitsect.destination"] == written.target
-    assert about["bitsect.placement"] == DESTINATIONS[written.target].placement.name
+    assert about["bitsect.placement"] == FORMS[written.target].placement.name
     assert OnnxModel(written.path).metadata == about
 
 
@@ -679,7 +679,9 @@ def test_a_plan_judged_elsewhere_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ExportError) as error:
             export_onnx(program, Rounder(program, None, placement), plan, path, target=target)
         one_line(error, f"'{placement.name}'", "judge the plan under that placement")
-    with pytest.raises(OptionError, match="unknown destination 'phone': use onnxruntime or portable"):
+    with pytest.raises(
+        OptionError, match="unknown destination 'phone': use onnxruntime, openvino or portable"
+    ):
         export_onnx(program, Rounder(program), plan, path, target="phone")
     assert not any(tmp_path.iterdir())
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bitsect.exporters.onnx.destination import DESTINATIONS
+from bitsect.exporters.onnx.form import FORMS
 from bitsect.network.capture import capture
 from bitsect.network.program import Program
 from bitsect.rounding.fitting import Fitter
@@ -61,14 +61,14 @@ def parts() -> tuple[Program, Any]:
 
 
 def fitted(program: Program, samples: Any, target: str, formats: set[Format]) -> Rounder:
-    placement = DESTINATIONS[target].placement
+    placement = FORMS[target].placement
     ranges = calibrate(program, samples, sign=placement.sign)
     rounder = Rounder(program, ranges, placement, "gptq")
     Fitter(rounder, samples, {})(formats)
     return rounder
 
 
-@pytest.mark.parametrize("target", DESTINATIONS)
+@pytest.mark.parametrize("target", FORMS)
 @pytest.mark.parametrize("format", [INT4, W4A16])
 def test_fitted_layers_of_every_kind_are_written_and_proven(
     target: str, format: Format, tmp_path: Path
@@ -93,7 +93,7 @@ def test_fitted_layers_of_every_kind_are_written_and_proven(
     assert (program.run(x, unfitted(plan)) - program.run(x, rounder(plan))).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("target", DESTINATIONS)
+@pytest.mark.parametrize("target", FORMS)
 @pytest.mark.parametrize("name", ["convolutions", "products", "structures"])
 def test_odd_networks_in_mixed_formats_compute_what_was_judged(
     name: str, target: str, tmp_path: Path

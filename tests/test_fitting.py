@@ -317,7 +317,14 @@ def test_quantize_with_gptq_names_what_is_left_to_squant(tmp_path: Path) -> None
     ).eval()
     data = (seeded(16, 5, 6), torch.arange(16) % 4)
     result = bitsect.quantize(
-        model, data, target=0.1, metric="single", formats=["int4"], settings=SETTINGS, out=tmp_path / "run"
+        model,
+        data,
+        method="paper",
+        target=0.1,
+        metric="single",
+        formats=["int4"],
+        settings=SETTINGS,
+        out=tmp_path / "run",
     )
     assert any("gptq does not know what the weights of w are multiplied by" in note for note in result.notes)
     outputs = result.model()(data[0])  # the run is closed by now

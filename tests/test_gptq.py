@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bitsect.rounding import gptq
-from bitsect.rounding.gptq import CLIPS, DAMPING, Means, Moments, fit
+from bitsect.rounding.gptq import CLIPS, DAMPING, SWEEPS, Means, Moments, fit
 from bitsect.rounding.squant import nearest
 
 QMAX = 7
@@ -72,7 +72,13 @@ def by_loops(weight: Tensor, moments: Moments, run: int | None = None) -> tuple[
                 e = (t[k] - s * codes[g, c, j]) / U[k, k]
                 for later in range(k + 1, width):
                     t[later] -= e * U[k, later]
-            rounded = codes[g, c] * scales[g, c].double().repeat_interleave(run)
+            wide = scales[g, c].double().repeat_interleave(run)
+            for j in order * SWEEPS:  # each column's best codes beside all others
+                trials = codes[g, c].repeat(2 * QMAX + 1, 1)
+                trials[:, j] = torch.arange(-QMAX, QMAX + 1)
+                missing = target[c] - trials * wide
+                codes[g, c] = trials[int((missing @ H * missing).sum(1).argmin())]
+            rounded = codes[g, c] * wide
             place = moments.places[0]
             bias[g, c] = weight[g, c] @ place.x[g] - rounded @ place.z[g]
     return codes, scales, bias

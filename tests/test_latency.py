@@ -493,7 +493,9 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
-    with pytest.raises(BitsectError, match="b200: no such latency table: use a100, or a file"):
+    with pytest.raises(
+        BitsectError, match="b200: no such latency table: use a100, onnxruntime, openvino, or a file"
+    ):
         latency_table("b200", ())
     with pytest.raises(BitsectError, match=r"gone\.json: no such latency table"):
         LatencyTable.read(tmp_path / "gone.json")

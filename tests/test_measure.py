@@ -128,7 +128,7 @@ def test_exact_pairs_are_those_of_whole_passes_bit_for_bit(name: str, format: st
 def test_single_losses_and_output_noise_are_those_of_whole_passes(name: str) -> None:
     context = contexts()[name]
     done, pairs = Once(), Once()
-    fill(done, single_losses(context, INT4))
+    fill(done, single_losses(context, INT4, outputs=True))
     fill(pairs, exact_pairs(context, INT4))
     _, exact = whole_passes(context, INT4)
     signal = torch.cat(exact).double().square().sum(1).numpy()
@@ -146,7 +146,7 @@ def test_single_losses_and_output_noise_are_those_of_whole_passes(name: str) -> 
 
 def linear_table(context: Context, format: Format, loss: str) -> np.ndarray[Any, Any]:
     singles, done = Once(), Once()
-    fill(singles, single_losses(context, format))
+    fill(singles, single_losses(context, format, outputs=True))
     fill(done, linear_pairs(context, singles))
     return np.concatenate([done[str(start)][f"pair_{loss}"] for start in context.starts()], axis=1)
 
@@ -207,7 +207,7 @@ def test_only_the_first_samples() -> None:
 def measure_all(context: Context, format: Format = INT4) -> tuple[Done, Done, Done]:
     pairs, singles, linear = Once(), Once(), Once()
     fill(pairs, exact_pairs(context, format))
-    fill(singles, single_losses(context, format))
+    fill(singles, single_losses(context, format, outputs=True))
     fill(linear, linear_pairs(context, singles))
     return pairs, singles, linear
 
@@ -474,7 +474,7 @@ def test_fisher_terms_against_gradients_by_hand(format: str) -> None:
     assert len(done) == 3
     model = mixed()
     for sample in range(3):
-        x, label = context.evaluator.part(sample, sample + 1)
+        x, label = context.evaluator.part(slice(sample, sample + 1))
         assert isinstance(x, Tensor)
         expected = fisher_by_hand(context, model, x, label, wanted)
         assert done[str(sample)]["fisher"] == pytest.approx(expected, rel=1e-3, abs=1e-12)

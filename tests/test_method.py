@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,9 +13,10 @@ from torch import nn
 import bitsect
 from bitsect import Goal, Plan, Scoring, Settings
 from bitsect.errors import OptionError
+from bitsect.pipeline.judge import Judge
 from bitsect.pipeline.methods import DEFAULT, method_of
-from bitsect.solve.confidence import NOT_KEPT, unproven
-from bitsect.values import Target
+from bitsect.runs.opening import open_run
+from bitsect.values import INT4
 from bitsect.values.method import BITSECT, METHODS, PAPER
 from bitsect.values.options import given, to_json
 from tiny import refill, seeded
@@ -57,7 +57,7 @@ def test_a_method_gives_way_to_what_is_asked_for() -> None:
 
 def test_the_papers_method_is_the_defaults() -> None:
     assert (PAPER.settings, PAPER.scoring, PAPER.goal) == (Settings(), Scoring(), Goal())
-    assert method_of("zoo:fashion-resnet", None, None).name == DEFAULT
+    assert method_of("zoo:fashion-resnet", None, None).name == DEFAULT == "bitsect"
     with pytest.raises(OptionError, match="unknown method 'papre': did you mean 'paper'"):
         method_of("zoo:fashion-resnet", None, "papre")
 
@@ -73,7 +73,7 @@ def test_a_run_is_searched_again_by_its_own_method(tmp_path: Path) -> None:
 
 
 def test_the_frontier_goes_by_damage_alone() -> None:
-    for method in METHODS:
+    for method in METHODS:  # asked for by name
         with pytest.raises(OptionError, match="goes by the damage"):
             quantize(method=method, search="frontier", metric="hessian")
 
@@ -84,6 +84,46 @@ def test_damage_is_a_metric_like_others() -> None:
     assert scores.standard_error is not None
     assert all(value > 0 for value in scores.values)
     assert result.scores.metric == "damage"
+
+
+# What the search goes by
+
+
+def test_expected_accuracy_is_the_mean_probability_of_the_answers() -> None:
+    with open_run(network(), labelled(), BITSECT.settings) as run:
+        evaluator = run.evaluator([INT4])
+        plan = Plan.uniform(run.layers, INT4)
+        x = run.samples.inputs(slice(None))
+        with torch.no_grad():
+            likely = network()(x).softmax(1)
+        answers = run.program.run(x, evaluator.rounding(plan)).argmax(1)
+        found = evaluator.expected(plan)
+        assert found.accuracy == pytest.approx(likely[torch.arange(len(x)), answers].double().mean().item())
+        known = evaluator.judged_batches
+        assert evaluator(plan).accuracy == (answers == run.samples.labels).double().mean().item()
+        assert evaluator.judged_batches == known  # labels were compared in the same pass
+        least = evaluator.expected(Plan.uniform(run.layers)).accuracy
+        assert least == pytest.approx(likely.amax(1).double().mean().item())
+        assert least >= found.accuracy
+
+
+def test_labels_decide_what_is_called_kept() -> None:
+    x, y = labelled()
+    assert bitsect.quantize(network(), (x, y), target=0.9, confidence="none").goal.guide == "labels"
+    result = bitsect.quantize(network(), (x, y), target=0.9, confidence="none", guide="expected")
+    assert result.target_met is (result.accuracy >= 0.9 * result.float_accuracy)
+    assert result.found.evaluation == result.rows[-1].evaluation
+
+
+def test_without_labels_every_changed_answer_counts() -> None:
+    with open_run(network(), labelled()[0], BITSECT.settings) as run:
+        judge = Judge(run, None)
+        assert judge.guide("expected") is judge
+    with open_run(network(), labelled(), BITSECT.settings) as run:
+        judge = Judge(run, None)
+        assert judge.guide("expected") == judge.expected
+        assert judge.guide("labels") is judge
+        assert Judge(run, lambda module: 1.0).guide("expected") != judge.expected
 
 
 # Promises
@@ -137,8 +177,23 @@ def test_other_samples_may_prove_the_target() -> None:
 
 
 def test_a_function_of_the_network_promises_nothing() -> None:
+    assert quantize(evaluate=lambda module: 1.0).promise is None
     with pytest.raises(OptionError, match="pass confidence='none'"):
-        quantize(evaluate=lambda module: 1.0)
+        quantize(evaluate=lambda module: 1.0, confidence=0.95)
+
+
+def test_another_metric_is_searched_by_bisection() -> None:
+    result = quantize(metric="single")
+    assert (result.goal.search, result.goal.confidence, result.scores.metric) == ("bisection", 0.95, "single")
+
+
+def test_a_run_keeps_the_settings_that_it_was_given(tmp_path: Path) -> None:
+    quantize(out=tmp_path / "run", range="max")
+    again = bitsect.quantize(tmp_path / "run", target=0.8)
+    assert (again.method, again.run.settings.range, again.run.settings.rounding) == ("bitsect", "max", "gptq")
+    assert len(bitsect.sensitivity(tmp_path / "run").layers) == 3
+    with pytest.raises(OptionError, match="rounds as it did when it was made"):
+        bitsect.evaluate(tmp_path / "run", method="paper")
 
 
 def test_a_promise_stays_within_the_budget() -> None:
@@ -183,14 +238,6 @@ def test_samples_too_few_to_hold_out_are_refused() -> None:
 def test_what_is_no_confidence_is_refused(text: object) -> None:
     with pytest.raises(OptionError, match=r"confidence .* such as 95%"):
         Goal(confidence=text)
-
-
-def test_where_a_safer_plan_was_not_proven_none_is() -> None:
-    right = np.ones(1000)
-    look = unproven(Target.parse("99%"), right, right)
-    assert not look.proven
-    assert look.verdict.startswith("kept, not proven")
-    assert unproven(Target.parse("99%"), right, np.r_[np.zeros(50), np.ones(950)]).verdict == NOT_KEPT
 
 
 def test_a_promise_is_found_again_to_the_same_bytes(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_functions_give_networks(capsys: pytest.CaptureFixture[str]) -> None:
         ("users_networks:number", "is not a function that returns a network"),
         ("users_networks:modul", "has no 'modul'; did you mean 'module'?"),
         ("users_network:module", "no module 'users_network'"),
-        ("users_networks", "unknown model 'users_networks': use zoo:NAME, paper:NAME"),
+        ("users_networks", "unknown model 'users_networks': use hf:FOLDER, zoo:NAME, paper:NAME"),
         ("users_networks.py", "is not a .pt2 file"),
         ("paper:resnet51", "use resnet50, mobilenetv2, bert-large"),
         ("zoo:lenet", "lenet"),

@@ -32,7 +32,7 @@ from bitsect.solve.search.problem import Found, Problem
 from bitsect.values import FLOAT, INT4, INT8, LatencyTable, Plan, Target
 from bitsect.values.latency_table import place_key
 
-QUICK = {"probes": 8}
+QUICK = {"method": "paper", "probes": 8}
 FEW = 48
 
 
@@ -293,7 +293,7 @@ def test_metrics_share_what_was_measured(run: Path) -> None:
         assert (scores.probes is not None) == (metric == "hessian")
         assert list(run.glob(f"scores-{metric}-int8-*.json"))
     new = journals(run).keys() - before.keys()
-    assert new <= {"single-int8"}  # outputs for the linear estimate, which exact pairs do not keep
+    assert new <= {"single-int8"}  # what exact pairs keep serves them alone
 
 
 def test_one_process_works_in_a_run_at_a_time(run: Path) -> None:
@@ -622,7 +622,8 @@ def test_the_float_network_is_judged_first_and_said_at_once() -> None:
     x, y = labelled()
     heard = Heard()
     quantize(small(), (x, torch.where(torch.arange(FEW) % 4 == 0, (y + 1) % 6, y)), progress=heard)
-    assert heard.heard[:4] == ["capture", "float", "float network: 75.00% (36 of 48 samples)", "calibrate"]
+    assert heard.heard[0].startswith("for bits: ")
+    assert heard.heard[1:5] == ["capture", "float", "float network: 75.00% (36 of 48 samples)", "calibrate"]
     wrong = Heard()
     with pytest.raises(DataError, match="gets no sample right"):
         quantize(small(), (x, (y + 1) % 6), progress=wrong)
@@ -680,7 +681,7 @@ def rows(count: int = FEW) -> Tensor:
 
 def test_the_output_that_is_judged_is_said_and_part_of_the_run(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    ask = {"target": 0.9, "metric": "random", "out": tmp_path / "run"}
+    ask = {"method": "paper", "target": 0.9, "metric": "random", "out": tmp_path / "run"}
     pooled = bitsect.quantize(TwoHeads(("pooler_output",)), rows(), **ask)
     assert "output 'pooler_output' is what is judged, not hidden: output='NAME' takes another" in pooled.notes
     torch.manual_seed(0)
@@ -707,7 +708,7 @@ def test_a_network_with_one_logit_is_judged_by_its_sign() -> None:
     with torch.no_grad():
         signs = (model(rows())[:, 0] > model(rows()).median()).long()
         model[2].bias -= model(rows()).median()
-    ask = {"target": 0.999, "metric": "single"}
+    ask = {"method": "paper", "target": 0.999, "metric": "single"}
     with pytest.raises(DataError, match="may be a logit or a quantity: for a logit judge by task binary"):
         bitsect.quantize(model, rows(), **ask)
     with pytest.raises(DataError, match="a logit if labels are 0 or 1, not label 2"):
@@ -856,7 +857,7 @@ def test_budgets_beside_and_instead_of_a_target(run: Path, made: Result) -> None
 
 def test_evaluate_judges_float_and_plan(run: Path, made: Result) -> None:
     x, y = labelled()
-    judgement = bitsect.evaluate(small(), (x, y))
+    judgement = bitsect.evaluate(small(), (x, y), method="paper")
     assert judgement.float.evaluation == made.rows[0].evaluation
     assert judgement.plan.evaluation == made.rows[1].evaluation  # int8 where nothing is said
     assert not judgement.agreement
@@ -867,7 +868,9 @@ def test_evaluate_judges_float_and_plan(run: Path, made: Result) -> None:
     assert bitsect.evaluate(run, images()).agreement
     others = bitsect.evaluate(run, (x[:9], y[:9]), plan=run / "plan.json").plan.evaluation
     assert others.total == 9
-    apart = bitsect.evaluate(small(), (x[:9], y[:9]), calibration=images(), plan=made.plan).plan.evaluation
+    apart = bitsect.evaluate(
+        small(), (x[:9], y[:9]), method="paper", calibration=images(), plan=made.plan
+    ).plan.evaluation
     assert apart == others
 
 
@@ -958,8 +961,9 @@ def network():
 """
 
 
+@pytest.mark.parametrize("method", ["paper", "bitsect"])
 def test_killed_anywhere_the_same_command_ends_with_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bitsect.cli import main
 
@@ -967,7 +971,8 @@ def test_killed_anywhere_the_same_command_ends_with_the_same_bytes(
     (tmp_path / "killed_network.py").write_text(NETWORK)
     np.savez(tmp_path / "some.npz", x=np.random.default_rng(0).normal(size=(24, 1, 8, 8)))
     command = ["quantize", "killed_network:network", "--data", "some.npz", "--test-data", "some.npz"]
-    command += ["--target", "95%", "--probes", "8", "--threads", "1", "--batch-size", "8", "--out"]
+    command += ["--target", "95%", "--probes", "8", "--threads", "1", "--batch-size", "8", "--method", method]
+    command += ["--out"]
     for moment in (1, 9, 21):
         dying = [sys.executable, "-c", KILLED, str(moment), *command, "parts"]
         done = subprocess.run(dying, cwd=tmp_path, capture_output=True, text=True)

@@ -22,19 +22,36 @@ from bitsect.names import resolve
 from bitsect.values import FLOAT, INT4, INT8, Evaluation, Format, Layer, Plan, Range, Ranges, Target
 
 FUNCTIONS = {
+    "blame",
     "capture",
+    "compare",
     "evaluate",
     "evaluate_file",
     "export",
+    "frontier",
     "import_cutlass",
     "layers",
     "load_samples",
+    "paper",
     "quantize",
+    "run_recipe",
     "sensitivity",
 }
 OPTIONS = {"Goal", "Scoring", "Settings"}
 # What the functions return, and what is in it.
-ANSWERS = {"Delivery", "Evaluation", "Judgement", "Proof", "Result", "Row", "Scores", "Tested"}
+ANSWERS = {
+    "Blame",
+    "Compared",
+    "Curve",
+    "Delivery",
+    "Evaluation",
+    "Judgement",
+    "Proof",
+    "Result",
+    "Row",
+    "Scores",
+    "Tested",
+}
 VALUES = {"Format", "LatencyTable", "Layer", "Plan", "Program", "Samples", "Target"}
 # For users who bring a metric, search, task or progress bar of their own.
 OWN = {"Array", "Found", "Means", "Metric", "Outcome", "Problem", "Progress", "Task", "Trials", "metric"}

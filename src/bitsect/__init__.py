@@ -27,10 +27,15 @@ if TYPE_CHECKING:
     from .latency.cutlass import import_cutlass
     from .network.capture import capture
     from .network.program import Program
+    from .pipeline.blame import blame
+    from .pipeline.compare import compare
     from .pipeline.evaluate import Judgement, evaluate, evaluate_file
     from .pipeline.export import export
+    from .pipeline.frontier import frontier
     from .pipeline.layers import layers
+    from .pipeline.paper import paper
     from .pipeline.quantize import quantize
+    from .pipeline.recipe import run_recipe
     from .pipeline.result import Result
     from .pipeline.rows import Row, Tested
     from .pipeline.sensitivity import sensitivity
@@ -52,6 +57,9 @@ if TYPE_CHECKING:
         Settings,
         Target,
     )
+    from .values.blame import Blame
+    from .values.curve import Curve
+    from .values.trial import Compared
 
 # Where each public name lives. Loaded on first use, so that `bitsect --help` and the rooms without
 # torch start at once.
@@ -72,10 +80,15 @@ _HOMES = {
     "latency.cutlass": ("import_cutlass",),
     "network.capture": ("capture",),
     "network.program": ("Program",),
+    "pipeline.blame": ("blame",),
+    "pipeline.compare": ("compare",),
     "pipeline.evaluate": ("Judgement", "evaluate", "evaluate_file"),
     "pipeline.export": ("export",),
+    "pipeline.frontier": ("frontier",),
     "pipeline.layers": ("layers",),
+    "pipeline.paper": ("paper",),
     "pipeline.quantize": ("quantize",),
+    "pipeline.recipe": ("run_recipe",),
     "pipeline.result": ("Result",),
     "pipeline.rows": ("Row", "Tested"),
     "pipeline.sensitivity": ("sensitivity",),
@@ -97,13 +110,19 @@ _HOMES = {
         "Settings",
         "Target",
     ),
+    "values.blame": ("Blame",),
+    "values.curve": ("Curve",),
+    "values.trial": ("Compared",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Array",
     "BitsectError",
+    "Blame",
     "CaptureError",
+    "Compared",
+    "Curve",
     "DataError",
     "Delivery",
     "Evaluation",
@@ -138,15 +157,20 @@ __all__ = [
     "Tested",
     "Trials",
     "__version__",
+    "blame",
     "capture",
+    "compare",
     "evaluate",
     "evaluate_file",
     "export",
+    "frontier",
     "import_cutlass",
     "layers",
     "load_samples",
     "metric",
+    "paper",
     "quantize",
+    "run_recipe",
     "sensitivity",
 ]
 

@@ -50,6 +50,9 @@ def in_python(text: str) -> str:
     return _MENTION.sub(_as_argument, text)
 
 
+SHORT = {"destination": "for"}  # options that the command has a shorter name for
+
+
 def in_command(text: str) -> str:
     """`text` with the options that it mentions written as options of the command line."""
     return _MENTION.sub(_as_option, text)
@@ -65,7 +68,7 @@ def _as_argument(mention: re.Match[str]) -> str:
 
 def _as_option(mention: re.Match[str]) -> str:
     name, value = mention.groups()
-    flag = f"--{name.replace('_', '-')}"
+    flag = f"--{SHORT.get(name, name).replace('_', '-')}"
     if value == "False":
         return f"--no-{flag[2:]}"
     return flag if value in ("", "True") else f"{flag} {value}"

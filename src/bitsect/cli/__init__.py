@@ -7,10 +7,36 @@ import sys
 import threading
 
 from ..errors import BitsectError
-from . import evaluate, export, latency, layers, quantize, sensitivity  # each adds its commands to the app
+from . import (  # each adds its commands to the app
+    blame,
+    compare,
+    evaluate,
+    export,
+    frontier,
+    latency,
+    layers,
+    paper,
+    quantize,
+    recipe,
+    sensitivity,
+)
 from .app import app
 
-__all__ = ["app", "evaluate", "export", "latency", "layers", "main", "quantize", "sensitivity"]
+__all__ = [
+    "app",
+    "blame",
+    "compare",
+    "evaluate",
+    "export",
+    "frontier",
+    "latency",
+    "layers",
+    "main",
+    "paper",
+    "quantize",
+    "recipe",
+    "sensitivity",
+]
 
 
 class Ended(BaseException):

@@ -17,12 +17,15 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-MODEL = "zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"
+MODEL = "hf:FOLDER, zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"
 MACHINE = "Network and machine"
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
 ModelOrRunArgument = Annotated[
     str, typer.Argument(metavar="MODEL|RUN", help=f"{MODEL}; or the folder of a run")
+]
+OptionalModelArgument = Annotated[
+    str | None, typer.Argument(metavar="[MODEL|RUN]", help=f"{MODEL}; or the folder of a run")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DeviceOption = Annotated[

@@ -9,7 +9,7 @@ import typer
 from ..values import Settings
 from ..values.settings import MACHINE, SAMPLES
 from .app import MODEL, JsonOption, TrustOption
-from .options import DataOption, command, run_of
+from .options import DataOption, MethodOption, command, run_of
 
 
 @command
@@ -19,6 +19,7 @@ def evaluate(
         typer.Argument(metavar="MODEL|RUN|FILE.onnx", help=f"{MODEL}; the folder of a run; or an ONNX file"),
     ],
     settings: Settings,
+    method: MethodOption = None,
     data: DataOption = None,
     calibration: Annotated[
         str | None, typer.Option(help="Samples that ranges come from.", rich_help_panel=SAMPLES)
@@ -28,7 +29,8 @@ def evaluate(
     runtime: Annotated[
         str | None,
         typer.Option(
-            help="Where FILE.onnx runs: onnxruntime (default) or reference.", rich_help_panel=MACHINE
+            help="Where FILE.onnx runs: onnxruntime (default), openvino or reference.",
+            rich_help_panel=MACHINE,
         ),
     ] = None,
     trust: TrustOption = False,
@@ -39,7 +41,12 @@ def evaluate(
     bitsect evaluate runs/first --data test.npz
     """
     if model.endswith(".onnx"):
-        for name, value in (("plan", plan), ("format", format), ("calibration", calibration)):
+        for name, value in (
+            ("plan", plan),
+            ("format", format),
+            ("calibration", calibration),
+            ("method", method),
+        ):
             if value is not None:
                 raise typer.BadParameter(
                     "does not apply to an ONNX file, whose formats and ranges are fixed",
@@ -60,6 +67,7 @@ def evaluate(
             model,
             data,
             settings=settings,
+            method=method,
             calibration=calibration,
             plan=plan,
             format=format,

@@ -21,13 +21,14 @@ def export(
         str, typer.Option("--out", "-o", metavar="FILE", help="The file to write; it ends in .onnx.")
     ],
     destination: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--destination",
             "--for",
-            help="onnxruntime: its fast integer kernels; portable: plain ONNX, 4-bit tensors packed.",
+            "--destination",
+            help="onnxruntime, openvino: their integer kernels; portable: plain ONNX, 4-bit tensors packed; "
+            "default: what the run was made for, else onnxruntime.",
         ),
-    ] = "onnxruntime",
+    ] = None,
     plan: Annotated[str | None, typer.Option(help="Another plan.json than the run's own.")] = None,
     format: Annotated[str | None, typer.Option(help="Or: one format for all layers.")] = None,
     force: Annotated[

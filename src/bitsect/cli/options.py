@@ -10,13 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ..names import OWN
-from ..values.method import METHODS
+from ..values.method import METHODS, default_words
 from ..values.options import Help, described, names_of
 from ..values.settings import SAMPLES
 from .app import app
 
-DATA = "FILE.npz, FILE.safetensors, a folder of images (one sub-folder per class) or zoo:NAME"
+DATA = (
+    "FILE.npz, .safetensors, .csv, .tsv, .jsonl, .json (SQuAD), .txt, a folder of images (one sub-folder per "
+    "class), datasets:NAME or zoo:NAME"
+)
 RUN = "Run"
 METAVARS = {int: "N", float: "X", list[float]: "X", str: "TEXT", list[str]: "TEXT"}
 
@@ -34,10 +36,21 @@ ValidationDataOption = Annotated[
 MethodOption = Annotated[
     str | None,
     typer.Option(
-        help=f"Named defaults for all options: {' or '.join(METHODS)}; default: paper, or the run's own.",
+        help=f"Named defaults for all options: {' or '.join(METHODS)}; default: bitsect, or the run's own.",
         autocompletion=lambda incomplete: [name for name in METHODS if name.startswith(incomplete)],
         rich_help_panel="Goal",
     ),
+]
+RecipeOption = Annotated[
+    str | None,
+    typer.Option(help="A recipe, or a TOML file like one: `bitsect recipe list`.", rich_help_panel="Goal"),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(help="The run's own task again, if that is a function of yours.", rich_help_panel=SAMPLES),
+]
+CsvOption = Annotated[
+    str | None, typer.Option("--csv", "-o", metavar="FILE", help="Write the figures as CSV, too.")
 ]
 OutOption = Annotated[
     str | None,
@@ -70,7 +83,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     for name, parameter in signature.parameters.items():
         if name in groups:
             parameters += [
-                (field, _annotated(field, *about), None) for field, *about in described(groups[name])
+                (field, _annotated(field, default_words(groups[name], field, default), about), None)
+                for field, default, about in described(groups[name])
             ]
         else:
             parameters.append((name, parameter.annotation, parameter.default))
@@ -86,14 +100,14 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def _annotated(name: str, default: Any, about: Help) -> Any:
+def _annotated(name: str, default: str, about: Help) -> Any:
     """The type and the Typer option of a field; None stands for an option that was not given."""
     flag = f"--{name.replace('_', '-')}"
     if about.type is bool:
         flag = f"{flag}/--no-{name.replace('_', '-')}"
     option = typer.Option(
-        flag,
-        help=_help(default, about),
+        *([flag] if about.also is None else [f"--{about.also}", flag]),
+        help=about.line(default),
         rich_help_panel=about.panel,
         metavar=METAVARS.get(about.type),  # short, so that names in the help are not cut
         min=about.least,
@@ -101,18 +115,6 @@ def _annotated(name: str, default: Any, about: Help) -> Any:
         show_default=False,
     )
     return Annotated[about.type | None, option]
-
-
-def _help(default: Any, about: Help) -> str:
-    """One line: what the option does, what it may be, and what it is by default."""
-    text = about.text.removesuffix(".")
-    if about.choices:
-        *most, last = (*about.names(), *([OWN] if about.own else []))
-        text += f": {', '.join(most)} or {last}"
-    if default not in (None, True, False, ()):
-        shown = ",".join(map(str, default)) if isinstance(default, tuple) else f"{default}"
-        text += f"; default: {shown}"
-    return f"{text}."
 
 
 def _value(value: Any) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,25 @@ def working(run: str | None = None) -> Iterator[None]:
 def print_json(data: dict[str, Any]) -> None:
     """One JSON object on stdout; a number that is not finite is null, for JSON has no NaN."""
     print(json.dumps(_finite(data), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def write_rows(path: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """`rows` in the CSV file `path`."""
+    from ..runs.disk import write_text
+
+    write_text(Path(path), csv_text(rows))
+    note(f"Written to {path}")
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`rows` as CSV with a column for every name; what a row lacks is left empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    return text.getvalue()
 
 
 def _finite(value: Any) -> Any:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..values import Goal, Scoring, Settings
 from ..values.settings import SAMPLES
-from .app import JsonOption, ModelOrRunArgument, TrustOption
+from .app import JsonOption, OptionalModelArgument, TrustOption
 from .options import (
     DataOption,
     FreshOption,
     MethodOption,
     OutOption,
+    RecipeOption,
     RunArgument,
     TestDataOption,
     ValidationDataOption,
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
 @command
 def quantize(
-    model: ModelOrRunArgument,
     goal: Goal,
     scoring: Scoring,
     settings: Settings,
+    model: OptionalModelArgument = None,
+    recipe: RecipeOption = None,
     method: MethodOption = None,
     data: DataOption = None,
     test_data: TestDataOption = None,
@@ -46,25 +48,35 @@ def quantize(
     bitsect quantize zoo:fashion-resnet --target 99% --out runs/first
     """
     from ..pipeline.quantize import quantize as find
+    from ..pipeline.recipe import run_recipe
     from .bars import ShownProgress
-    from .output import working
+    from .output import print_json, working
 
+    options: dict[str, Any] = {
+        "settings": settings,
+        "scoring": scoring,
+        "goal": goal,
+        "method": method,
+        "test_data": test_data,
+        "validation_data": validation_data,
+        "out": out,
+        "fresh": fresh,
+        "trust": trust,
+        "progress": ShownProgress(),
+    }
+    if recipe is not None:
+        with working(out):
+            results = run_recipe(recipe, data, model=model, **options)
+        if json:
+            return print_json({"results": [result.to_json() for result in results]})
+        for result in results:
+            _show(result, json)
+        return None
+    if model is None:
+        raise typer.BadParameter("which network? Name one, or pass --recipe NAME", param_hint="MODEL")
     with working(run_of(model, out)):
-        result = find(
-            model,
-            data,
-            settings=settings,
-            scoring=scoring,
-            goal=goal,
-            method=method,
-            test_data=test_data,
-            validation_data=validation_data,
-            out=out,
-            fresh=fresh,
-            trust=trust,
-            progress=ShownProgress(),
-        )
-    _show(result, json)
+        result = find(model, data, **options)
+    return _show(result, json)
 
 
 @command
@@ -117,11 +129,15 @@ def search(
 def _show(result: Result, json: bool) -> None:
     from ..errors import in_command
     from ..values import megabytes
+    from ..values.destination import DEFAULT, destination_named
     from .output import layers_by_format, note, print_json, stdout
     from .tables import accuracy_cell, table_of
 
     if json:
         return print_json(result.to_json())
+    where = destination_named(result.goal.destination)
+    other = " (--for says where it will run)" if where.name == DEFAULT else ""
+    stdout.print(f"For {where.name}: {where.about}{other}.", markup=False)
     timed = result.rows[0].cost.latency_ms is not None
     formats = list(dict.fromkeys(format.name for row in result.rows[1:] for format in row.plan.values()))
     tested = ["held out"] if result.promise is not None else []
@@ -146,6 +162,8 @@ def _show(result: Result, json: bool) -> None:
     stdout.print(table)
     stdout.print(f"Under {', '.join(formats)}: the share of the multiply-adds.\n", style="dim")
     stdout.print(f"Plan: {layers_by_format(result.plan)} layers.")
+    if result.timing is not None:
+        stdout.print(_measured(result), markup=False)
     stdout.print(f"Search: {in_command(result.reason)}.", markup=False)
     if result.target is not None:
         stdout.print(f"Target {result.target}: {_kept(result)}.")
@@ -156,6 +174,22 @@ def _show(result: Result, json: bool) -> None:
     if not result.run.temporary:
         note(f"Plan written to {result.run.folder.path / 'plan.json'}")
     return None
+
+
+def _measured(result: Result) -> str:
+    """What the files of the rows took, beside what was predicted."""
+    timing = result.timing
+    assert timing is not None
+    known = timing.to_json({row.name: row.plan for row in result.rows})["plans"]
+    parts = []
+    for name, times in known.items():
+        against = times["measured_ratio"]
+        share = "" if name == "float" or against is None else f" ({against:.2f} of float"
+        if share and times["predicted_ratio"] is not None:
+            share += f", predicted {times['predicted_ratio']:.2f}"
+        parts.append(f"{name} {times['measured_ms']:.3g} ms{share + ')' if share else ''}")
+    threads = "one thread" if timing.measured.threads == 1 else f"{timing.measured.threads} threads"
+    return f"Measured in {timing.measured.runtime}, {threads}: {'; '.join(parts)}."
 
 
 def _kept(result: Result) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..values import Scoring, Settings
 from .app import JsonOption, ModelOrRunArgument, TrustOption
-from .options import DataOption, FreshOption, OutOption, command, run_of
+from .options import DataOption, FreshOption, MethodOption, OutOption, command, run_of
 
 
 @command
@@ -12,6 +12,7 @@ def sensitivity(
     model: ModelOrRunArgument,
     scoring: Scoring,
     settings: Settings,
+    method: MethodOption = None,
     data: DataOption = None,
     out: OutOption = None,
     fresh: FreshOption = False,
@@ -34,6 +35,7 @@ def sensitivity(
             data,
             settings=settings,
             scoring=scoring,
+            method=method,
             out=out,
             fresh=fresh,
             trust=trust,

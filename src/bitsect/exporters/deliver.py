@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExportError, MissingExtraError
-from ..names import check_name, choose
+from ..names import choose
 from ..runs.run import Run
 from ..sources.data import Samples
 from ..values import Evaluation, Plan, Target
+from ..values.destination import DESTINATIONS, check_written
 from . import EXPORTERS
 from .exporter import Exporter
 from .onnx.write import Written, is_weights_of
@@ -50,8 +51,10 @@ class Request:
         for package in exporter.packages:
             if find_spec(package) is None:
                 raise MissingExtraError(package, exporter.extra, f"export to {self.path.suffix}")
-        check_name("destination", self.destination, exporter.destinations)
-        if self.require_speedup and exporter.destinations[self.destination].packs:
+        destination = check_written(self.destination)
+        if destination.runtime == "openvino" and find_spec("openvino") is None:
+            raise MissingExtraError("openvino", "openvino", "export for openvino")
+        if self.require_speedup and destination.runtime is None:
             raise ExportError(f"a {self.destination} file is not timed: leave [require_speedup=True] out")
         if self.path.exists() and not self.force:
             raise ExportError(f"{self.path} exists: pass [force=True] to overwrite it, or name another file")
@@ -106,6 +109,16 @@ class Delivery:
         }
 
 
+def written_for(destination: Any) -> str:
+    """The destination that a file is written for: ONNX Runtime where nothing else follows from it."""
+    known = DESTINATIONS.get(str(destination))
+    return (
+        "onnxruntime"
+        if destination is None or (known is not None and known.form is None)
+        else str(destination)
+    )
+
+
 def deliver(
     run: Run, plan: Plan, request: Request, target: Target | None = None, test: Samples | None = None
 ) -> Delivery:
@@ -117,7 +130,7 @@ def deliver(
     """
     request.check()
     exporter = request.exporter()
-    placement = exporter.destinations[request.destination].placement.name
+    placement = check_written(request.destination).placement.name
     samples = test or run.samples
     exporter.check(run.program, plan)
     run.program.run(samples.inputs(slice(0, 1)))  # so that samples of another shape are refused first
@@ -133,9 +146,7 @@ def deliver(
             draft = folder / request.path.name
             written = exporter.write(subject, draft, request.destination, _metadata(run, target))
         with run.progress.stage("prove", len(samples)) as advance:
-            proof = exporter.prove(
-                written, subject, samples, batch_size=run.settings.batch_size, progress=advance
-            )
+            proof = exporter.prove(written, subject, samples, batch_size=run.batch_size, progress=advance)
         failures = (
             *proof.failures,
             *_missed(target, baseline, judged),

@@ -1,8 +1,8 @@
-"""What an exporter brings: its packages, its destinations, how it writes and how it proves."""
+"""What an exporter brings: its packages, how it writes and how it proves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ class Exporter:
 
     extra: str  # of the package, that brings `packages` along
     packages: tuple[str, ...]
-    destinations: Mapping[str, Any]  # by name: where its files run, each with the `placement` of that place
     check: Callable[[Program, Plan], None]  # refuses at once what it cannot write
     write: Callable[..., Any]  # (subject, path, destination, metadata) → what was written
     prove: Callable[..., Any]  # (written, subject, samples) → the proof

@@ -44,9 +44,14 @@ class Context:
     def layers(self) -> tuple[str, ...]:
         return tuple(layer.name for layer in self.program.layers)
 
-    def starts(self) -> range:
-        """Where the batches begin."""
-        return range(0, self.count, self.evaluator.batch_size)
+    def starts(self) -> list[int]:
+        """The first sample of every batch, by which it is known."""
+        found, seen = [], 0
+        for start, part in self.evaluator.parts.items():
+            if seen < self.count:
+                found.append(start)
+                seen += len(part)
+        return found
 
     @property
     def count(self) -> int:
@@ -69,7 +74,7 @@ class Context:
 
     def task_loss(self, outputs: Any, labels: Tensor) -> Tensor | None:
         """The loss of each sample, if the task has one."""
-        return self.evaluator.task.outcome(outputs, labels).loss
+        return self.evaluator.task.loss_if_any(outputs, labels)
 
     def kl(self, float_outputs: Any, outputs: Any) -> Tensor | None:
         """How far each sample's outputs moved, if the task can say."""

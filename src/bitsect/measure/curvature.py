@@ -19,6 +19,7 @@ from torch import Tensor
 from ..errors import BitsectError
 from .context import own_leaves, with_leaves
 
+SMALL = 1e-6
 MOST_OUTPUTS = 512  # of one sample, that a dense Hessian is computed for
 Loss = Callable[[Any], Tensor]
 Product = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -48,6 +49,11 @@ def curvature_vectors(loss: Loss, outputs: Any, generator: torch.Generator) -> l
     probe, signs = (_signs(values, generator) for _ in range(2))
     answer = product(probe)
     size = _norm(answer)
+    if size < SMALL:  # of two classes with equal signs nothing is left but rounding noise, which fits no form
+        turned = [_turned(each) for each in probe]
+        other = product(turned)
+        if _norm(other) > size / SMALL:
+            probe, answer, size = turned, other, _norm(other)
     if size == 0:
         return [torch.zeros_like(leaf) for leaf in leaves]
     for root in _roots(product, values):
@@ -206,6 +212,13 @@ def signs(like: Tensor, generator: torch.Generator) -> Tensor:
     """Independent entries ±1, drawn on the CPU so that every device sees the same."""
     bits = torch.randint(0, 2, like.shape, generator=generator, dtype=torch.int8)
     return (2 * bits - 1).to(device=like.device, dtype=like.dtype)
+
+
+def _turned(probe: Tensor) -> Tensor:
+    """The probe with the sign of its first column turned."""
+    turned = probe.clone()
+    turned[..., 0] = -turned[..., 0]
+    return turned
 
 
 def _norm(parts: Sequence[Tensor]) -> float:

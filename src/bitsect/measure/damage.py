@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,12 @@ def output_damage(
     return Damage(changes, (gram + gram.T) / 2, _words(temperature), single.shape[1]), single
 
 
+def damage_from(context: Context, outputs: Any, samples: int) -> Callable[[Any], np.ndarray[Any, Any]]:
+    """A function that gives the damage of other outputs on each of the samples, against float `outputs`."""
+    compare = _Comparison(context.evaluator.task.name, outputs, samples, TEMPERATURE, 1, 0)
+    return lambda others: compare(others).double().square().sum(1).numpy()
+
+
 def _fingerprint(changes: Sequence[Change], temperature: float) -> str:
     text = "\n".join(f"{layer}\t{format}" for layer, format in changes)
     return hashlib.sha256(f"{temperature}\n{text}".encode()).hexdigest()[:16]
@@ -71,13 +77,14 @@ def _words(temperature: float) -> str:
 def _piece(context: Context, changes: Sequence[Change], start: int, temperature: float) -> Piece:
     """G summed over the samples of a batch, and the damage of each change on each sample."""
     evaluator, program = context.evaluator, context.program
-    inputs = evaluator.samples.inputs(slice(start, start + evaluator.batch_size))
+    indices = evaluator.parts[start]
+    inputs = evaluator.samples.inputs(indices)
     rows_of: dict[str, list[tuple[int, Format]]] = {}
     for row, (layer, format) in enumerate(changes):
         rows_of.setdefault(layer, []).append((row, format))
     outputs, states = program.run_keeping(inputs, rows_of)
     context.check(inputs, outputs)
-    samples = min(evaluator.batch_size, len(evaluator.samples) - start)
+    samples = len(indices)
     compare = _Comparison(evaluator.task.name, outputs, samples, temperature, len(changes), start)
     moves = torch.empty(len(changes), samples, compare.kept)
     single = np.empty((len(changes), samples))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..errors import BitsectError, DataError
 from ..network.binding import Inputs
@@ -19,7 +20,9 @@ from ..network.parts import FLOAT_ROUNDING, Rounding
 from ..network.program import Program
 from ..rounding.rounder import Rounder
 from ..sources.data import Samples
+from ..sources.tasks.outputs import IGNORED
 from ..sources.tasks.task import SampleError, Task
+from ..sources.tasks.windows import join_windows
 from ..values import FLOAT, Evaluation, Plan
 from ..values.pieces import Done, Piece
 
@@ -43,8 +46,11 @@ class Evaluator:
     ) -> None:
         self.program, self._rounder, self.samples, self.task = program, rounder, samples, task
         self.batch_size = min(batch_size, program.fixed_batch or batch_size)
+        # The indices of every batch, known by the first of them.
+        self.parts = {int(part[0]): part for part in samples.parts(self.batch_size)}
         self.done: Done = {} if done is None else done
         self.progress = progress
+        self._reference: dict[int, Any] = {}  # what the float network gives, where expectations are asked for
         self.judged_batches = 0  # by this evaluator, not remembered from before
 
     @property
@@ -60,9 +66,9 @@ class Evaluator:
     def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
         """The evaluation of `plan`: to the end, or until `threshold` is decided."""
         rounding: Rounding | None = None
-        so_far = Evaluation(0.0, 0, len(self.samples))
+        so_far = Evaluation(0.0, 0, self.samples.count)
         pieces: list[Piece] = []
-        for start in range(0, len(self.samples), self.batch_size):
+        for start in self.parts:
             if threshold is not None and self.task.mean and so_far.reaches(threshold) is not None:
                 return so_far
             key = f"{plan.key}/{start}"
@@ -75,65 +81,136 @@ class Evaluator:
             so_far = self._total(pieces)
         return so_far
 
+    def expected(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
+        """The accuracy that the float network's own probabilities expect of `plan`.
+
+        A label says right or wrong, a probability how much is lost where an answer changes: the same
+        samples tell plans apart that differ by less than a sample. What the float network is too sure of
+        counts for more.
+        """
+        so_far, expected = Evaluation(0.0, 0, self.samples.count), 0.0
+        seen = 0
+        for start, part in self.parts.items():
+            if threshold is not None and so_far.reaches(threshold) is not None:
+                break
+            key = f"expected/{plan.key}/{start}"
+            if key not in self.done:
+                self.done[key] = self._expect(start, plan)
+                self.judged_batches += 1
+            expected += float(self.done[key]["score"].sum())
+            seen += len(part)
+            self.progress(len(part))
+            so_far = Evaluation(expected, seen, self.samples.count)
+        return so_far
+
+    def _expect(self, start: int, plan: Plan) -> Piece:
+        """The expected scores of a batch; its scores are kept too, so that they need not be asked for."""
+        inputs, labels = self.batch(start)
+        if start not in self._reference:
+            self._reference[start] = self.program.run(inputs)
+        rounding = self.rounding(plan)
+        outputs = self.program.run(inputs, rounding)
+        check_finite(self.program, inputs, outputs, rounding)
+        if (key := f"{plan.key}/{start}") not in self.done:
+            self.done[key] = self._outcome(start, outputs, labels)
+        score = self.task.expected(self._reference[start], outputs)
+        if score is None:
+            raise BitsectError(f"task '{self.task.name}' expects nothing of single samples")
+        return {"score": score.double().cpu().numpy()}
+
+    def known(self, plan: Plan) -> Evaluation | None:
+        """What is known of `plan` from before, perhaps not of all samples; None if nothing is."""
+        pieces = []
+        for start in self.parts:
+            if f"{plan.key}/{start}" not in self.done:
+                break
+            pieces.append(self.done[f"{plan.key}/{start}"])
+        return self._total(pieces) if pieces else None
+
     def scores(self, plan: Plan) -> np.ndarray[Any, Any]:
-        """The score of every sample."""
+        """The score of every sample, or of every question, in the order of the batches."""
         self(plan)
-        starts = range(0, len(self.samples), self.batch_size)
-        return np.concatenate([self.done[f"{plan.key}/{start}"]["score"] for start in starts])
+        return self._scores([self.done[f"{plan.key}/{start}"] for start in self.parts])
+
+    def _scores(self, pieces: list[Piece]) -> np.ndarray[Any, Any]:
+        """The scores of the first `pieces`; of questions in windows, those whose windows were all seen."""
+        scores = np.concatenate([piece["score"] for piece in pieces])
+        if self.samples.groups is None:
+            return scores
+        seen = torch.cat(list(self.parts.values()))[: len(scores)]
+        weights = np.concatenate([piece["weight"] for piece in pieces])
+        return join_windows(scores, weights, self.samples.groups[seen].numpy(), self._windows)
+
+    @cached_property
+    def _windows(self) -> dict[int, int]:
+        """How many windows every question has."""
+        groups = self.samples.groups
+        assert groups is not None
+        return dict(zip(*(part.tolist() for part in torch.unique(groups, return_counts=True)), strict=True))
 
     @cached_property
     def labels(self) -> Tensor:
         """The label of every sample; without labels, the float network's own answers."""
         if self.samples.labels is not None:
             return self.samples.labels.to(self.program.device)
-        for start in range(0, len(self.samples), self.batch_size):
+        for start, part in self.parts.items():
             key = f"own/{start}"
             if key not in self.done:
-                inputs = self.samples.inputs(slice(start, start + self.batch_size))
+                inputs = self.samples.inputs(part)
                 outputs = self.program.run(inputs)
                 check_finite(self.program, inputs, outputs, FLOAT_ROUNDING)
                 self.done[key] = {"answer": self.task.answers(outputs).cpu().numpy()}
-        starts = range(0, len(self.samples), self.batch_size)
-        answers = np.concatenate([self.done[f"own/{start}"]["answer"] for start in starts])
-        return torch.from_numpy(answers).to(self.program.device)
+        answers = [torch.from_numpy(self.done[f"own/{start}"]["answer"]) for start in self.parts]
+        if self.samples.source.lengths is not None and answers[0].ndim > 1:  # an answer for every token
+            longest = max(answer.shape[1] for answer in answers)
+            answers = [F.pad(answer, (0, longest - answer.shape[1]), value=IGNORED) for answer in answers]
+        order = torch.argsort(torch.cat(list(self.parts.values())))
+        return torch.cat(answers)[order].to(self.program.device)
 
-    def part(self, start: int, stop: int) -> tuple[Inputs, Tensor]:
+    def part(self, indices: slice | Tensor) -> tuple[Inputs, Tensor]:
         """The inputs and labels of some samples."""
-        return self.samples.inputs(slice(start, stop)), self.labels[start:stop]
+        return self.samples.inputs(indices), self.labels[indices]
 
     def batch(self, start: int) -> tuple[Inputs, Tensor]:
-        """The inputs and labels of the batch that begins at `start`."""
-        return self.part(start, min(start + self.batch_size, len(self.samples)))
+        """The inputs and labels of the batch that begins with the sample `start`."""
+        return self.part(self.parts[start])
 
     def _judge(self, start: int, rounding: Rounding) -> Piece:
         inputs, labels = self.batch(start)
         outputs = self.program.run(inputs, rounding)
         check_finite(self.program, inputs, outputs, rounding)
-        with naming(self.samples, start):
+        return self._outcome(start, outputs, labels)
+
+    def _outcome(self, start: int, outputs: Any, labels: Tensor) -> Piece:
+        with naming(self.samples, self.parts[start]):
             outcome = self.task.outcome(outputs, labels)
         arrays = {"score": outcome.score.double().cpu().numpy()}
         if outcome.loss is not None:
             arrays["loss"] = outcome.loss.double().cpu().numpy()
+        if outcome.weight is not None:
+            arrays["weight"] = outcome.weight.double().cpu().numpy()
         return arrays
 
     def _total(self, pieces: list[Piece]) -> Evaluation:
-        scores = np.concatenate([piece["score"] for piece in pieces])
+        scores = self._scores(pieces)
         losses = [piece["loss"] for piece in pieces if "loss" in piece]
         loss = float(np.concatenate(losses).mean()) if losses else None
         if self.task.mean:
-            return Evaluation(float(scores.sum()), len(scores), len(self.samples), loss)
-        if len(scores) < len(self.samples):
+            return Evaluation(float(scores.sum()), len(scores), self.samples.count, loss)
+        if len(scores) < self.samples.count:
             return Evaluation(0.0, 0, 1, loss)
-        return Evaluation(self.task.score_all(torch.from_numpy(scores)), 1, 1, loss)
+        order = torch.cat(list(self.parts.values())).to(self.program.device)
+        labels = self.labels[order] if self.task.ranks else None
+        return Evaluation(self.task.score_all(torch.from_numpy(scores), labels), 1, 1, loss)
 
 
 @contextmanager
-def naming(samples: Samples, start: int) -> Iterator[None]:
-    """Name the sample that a task cannot judge as the user knows it; the batch begins at `start`."""
+def naming(samples: Samples, indices: Tensor) -> Iterator[None]:
+    """Name the sample that a task cannot judge as the user knows it; the batch is of these `indices`."""
     try:
         yield
     except SampleError as error:
-        raise DataError(f"{samples.name(start + error.row)} {error.why}") from None
+        raise DataError(f"{samples.name(int(indices[error.row]))} {error.why}") from None
 
 
 def check_finite(program: Program, inputs: Inputs, outputs: Any, rounding: Rounding) -> None:

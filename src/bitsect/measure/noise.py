@@ -43,7 +43,7 @@ def _terms(
     context: Context, format: Format, weight_noise: np.ndarray[tuple[int], np.dtype[np.float64]], sample: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     evaluator, program = context.evaluator, context.program
-    inputs, labels = evaluator.part(sample, sample + 1)
+    inputs, labels = evaluator.part(slice(sample, sample + 1))
     noise: dict[tuple[str, int], float] = {}  # mean squared rounding error of each rounded operand
     rounding = context.rounding(format, *context.layers)
 

@@ -47,16 +47,16 @@ def exact_pairs(context: Context, format: Format) -> Work:
     return _by_rows(context, pairs_of)
 
 
-def single_losses(context: Context, format: Format) -> Work:
-    """The losses of one layer in `format` each, and the outputs behind them."""
+def single_losses(context: Context, format: Format, *, outputs: bool = False) -> Work:
+    """The losses of one layer in `format` each and, for linear pairs, the outputs behind them."""
 
     def loss_of(batch: FloatBatch, row: int) -> Piece:
         layer = context.layers[row]
         rounding = context.rounding(format, layer)
         alone, _ = context.program.run_from(layer, batch.states[layer], rounding)
         context.check(batch.inputs, alone, rounding)
-        leaves = {f"output_{k}": leaf.cpu().numpy() for k, leaf in enumerate(float_leaves(alone))}
-        return _single(context, batch, alone) | leaves
+        kept = enumerate(float_leaves(alone) if outputs else ())
+        return _single(context, batch, alone) | {f"output_{k}": leaf.cpu().numpy() for k, leaf in kept}
 
     return _by_rows(context, loss_of)
 

@@ -101,8 +101,10 @@ class Measuring:
             self._fill(f"exact-{format}", "pairs", exact_pairs(context, format))
             exact = self.journal(f"exact-{format}")
             return exact, lambda loss: read_exact_pairs(context, exact, loss)
-        self._fill(f"single-{format}", "singles", single_losses(context, format))
-        single = self.journal(f"single-{format}")
+        # Outputs take far more room than losses: they are kept only where pairs are made of them.
+        name = f"single-{format}" if pairs is None else f"outputs-{format}"
+        self._fill(name, "singles", single_losses(context, format, outputs=pairs is not None))
+        single = self.journal(name)
         if pairs is None:
             return single, None
         self._fill(f"linear-{format}", "linear pairs", linear_pairs(context, single))

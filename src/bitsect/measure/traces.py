@@ -33,7 +33,7 @@ from .piecewise import piecewise_linear_layers
 from .work import Progress, Work, fill, silent
 
 Array = NDArray[np.float64]
-Estimate = Callable[[Context, int, int, torch.Generator], dict[str, float]]
+Estimate = Callable[[Context, torch.Tensor, torch.Generator], dict[str, float]]
 
 # Samples whose gradients are summed: fewer have fewer cross terms, more run faster; see the benchmark.
 MINI_BATCH = 8
@@ -89,7 +89,7 @@ def estimate_traces(
     """
     parts = list(mini_batches(context))
     # Weighted by its samples, so that the plain mean over mini-batches is that over all samples.
-    weights = np.array([stop - start for start, stop in parts]) * len(parts) / len(context.evaluator.samples)
+    weights = np.array([len(part) for part in parts]) * len(parts) / len(context.evaluator.samples)
     found: list[Array] = []  # [layers, mini-batches] for each probe
     for probe in range(probes):
         if (probe - 1) * len(parts) >= FEWEST and _is_known(np.stack(found, axis=2), tolerance):
@@ -102,13 +102,16 @@ def estimate_traces(
 def probe_work(context: Context, estimate: Estimate, probe: int, seed: int) -> Work:
     """One probe through all samples: a piece for each mini-batch."""
 
-    def do(name: str) -> Piece:
-        start, stop = map(int, name.partition("/")[2].split("-"))
-        (number,) = np.random.SeedSequence([seed, probe, start]).generate_state(1, np.uint64)
-        generator = torch.Generator().manual_seed(int(number))
-        return _piece(context, estimate(context, start, stop, generator))
+    # Known by the first sample and by what would be the next one if they followed each other.
+    parts = {f"{probe}/{int(part[0])}-{int(part[0]) + len(part)}": part for part in mini_batches(context)}
 
-    return Work(tuple(f"{probe}/{start}-{stop}" for start, stop in mini_batches(context)), do)
+    def do(name: str) -> Piece:
+        part = parts[name]
+        (number,) = np.random.SeedSequence([seed, probe, int(part[0])]).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(number))
+        return _piece(context, estimate(context, part, generator))
+
+    return Work(tuple(parts), do)
 
 
 def relative_error(estimates: Array) -> float | None:
@@ -140,9 +143,9 @@ def freedom(estimates: Array) -> float:
     return float(np.median(each))
 
 
-def gauss_newton(context: Context, start: int, stop: int, generator: torch.Generator) -> dict[str, float]:
+def gauss_newton(context: Context, part: torch.Tensor, generator: torch.Generator) -> dict[str, float]:
     """‖g_i‖² of every layer on some samples, by one backward pass."""
-    inputs, labels = context.evaluator.part(start, stop)
+    inputs, labels = context.evaluator.part(part)
 
     def projected(outputs: object) -> torch.Tensor:
         vectors = curvature_vectors(
@@ -151,7 +154,7 @@ def gauss_newton(context: Context, start: int, stop: int, generator: torch.Gener
         products = [
             (vector * leaf).sum().float() for vector, leaf in zip(vectors, own_leaves(outputs), strict=True)
         ]
-        return torch.stack(products).sum() / math.sqrt(stop - start)
+        return torch.stack(products).sum() / math.sqrt(len(part))
 
     derivative = context.program.differentiate(inputs, projected, context.layers, once=True)
     return {
@@ -163,9 +166,9 @@ def gauss_newton(context: Context, start: int, stop: int, generator: torch.Gener
 def hutchinson(group: int | None = 1) -> Estimate:
     """A Hessian product for every `group` layers, or for all at once."""
 
-    def estimate(context: Context, start: int, stop: int, generator: torch.Generator) -> dict[str, float]:
+    def estimate(context: Context, part: torch.Tensor, generator: torch.Generator) -> dict[str, float]:
         evaluator = context.evaluator
-        inputs, labels = evaluator.part(start, stop)
+        inputs, labels = evaluator.part(part)
         derivative = context.program.differentiate(
             inputs, lambda outputs: evaluator.task.loss(outputs, labels).mean(), context.layers
         )
@@ -185,12 +188,18 @@ def hutchinson(group: int | None = 1) -> Estimate:
     return estimate
 
 
-def mini_batches(context: Context) -> Iterator[tuple[int, int]]:
-    """Where the mini-batches begin and end: all samples, in parts that differ by one at most."""
-    samples = len(context.evaluator.samples)
-    count = math.ceil(samples / mini_batch(context))
+def mini_batches(context: Context) -> Iterator[torch.Tensor]:
+    """The indices of the mini-batches: all samples, in parts that differ by one at most.
+
+    Where lengths differ, samples of one length go together.
+    """
+    samples = context.evaluator.samples
+    if samples.source.lengths is not None:
+        yield from samples.parts(mini_batch(context))
+        return
+    count = math.ceil(len(samples) / mini_batch(context))
     for part in range(count):
-        yield part * samples // count, (part + 1) * samples // count
+        yield torch.arange(part * len(samples) // count, (part + 1) * len(samples) // count)
 
 
 def mini_batch(context: Context) -> int:

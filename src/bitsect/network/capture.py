@@ -33,9 +33,12 @@ def capture(
     example: Inputs = None,
     *,
     embeddings: bool = False,
+    sequences: bool = False,
     device: str | torch.device | None = None,
 ) -> Program:
     """The program of `model`, with a batch of any size where the network allows it.
+
+    With `sequences`, the second axis of whole-number inputs is one of tokens: it may be of any length too.
 
     `example` is one batch of inputs: a tensor, a tuple of positional arguments or a dictionary of
     keyword arguments. The model is captured in evaluation mode and left as it was.
@@ -52,7 +55,7 @@ def capture(
     _check(model, example)
     model = _unwrapped(model)
     with _as_captured(model):
-        exported, inputs = _export(model, _beside(model, example))
+        exported, inputs = _export(model, _beside(model, example), sequences)
         program = _read(model, exported, example, embeddings, device)
         program.comparison = compare(program, model, inputs)
     return program
@@ -97,18 +100,21 @@ def _check(model: object, example: Inputs) -> None:
         raise CaptureError("a network needs an example input to be captured: capture(model, example)")
 
 
-def _export(model: nn.Module, example: Inputs) -> tuple[ExportedProgram, Inputs]:
+def _export(model: nn.Module, example: Inputs, sequences: bool) -> tuple[ExportedProgram, Inputs]:
     """The exported program, and the inputs it was exported with."""
     # Three attempts: dynamic batch size; fixed batch size, for networks that cannot be traced otherwise;
     # the example unchanged, since a leading 1 is not always a batch. If all fail we report the last
     # error, because it concerns the example that the user passed.
     two = _at_least_two(example)
-    attempts = [(two, True), (two, False)] + ([(example, False)] if two is not example else [])
-    for inputs, is_open in attempts:
+    attempts = [(two, True, False), (two, False, False)]
+    attempts += [(example, False, False)] if two is not example else []
+    if sequences:  # before all others, and given up first
+        attempts = [(two, True, True), *attempts]
+    for inputs, is_open, any_length in attempts:
         args, kwargs = call_arguments(inputs)
         try:
             with quiet(), torch.no_grad(), _naming(model, kwargs):
-                shapes = _any_batch(model, args, kwargs) if is_open else None
+                shapes = _any_batch(model, args, kwargs, any_length) if is_open else None
                 return torch.export.export(model, args, kwargs, dynamic_shapes=shapes), inputs
         except Exception as error:
             refusal = error
@@ -163,13 +169,14 @@ def _register_caches(model: nn.Module) -> None:
             register_cache_pytrees_for_model(model)
 
 
-def _any_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The leading axis left open wherever it is as long as the batch."""
+def _any_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], sequences: bool) -> Any:
+    """The leading axis left open wherever it is as long as the batch, and that of tokens too."""
     leaves = _with_rows((args, kwargs))
     batch, shapes = Dim("batch", min=1), ShapesCollection()  # type: ignore[no-untyped-call]
     for leaf in leaves:
         if len(leaf) == batch_size(leaves):
-            shapes[leaf] = {0: batch}
+            tokens = sequences and leaf.ndim > 1 and not leaf.is_floating_point()
+            shapes[leaf] = {0: batch, 1: Dim.AUTO} if tokens else {0: batch}
     return shapes.dynamic_shapes(model, args, kwargs)  # type: ignore[no-untyped-call]
 
 

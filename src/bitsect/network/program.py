@@ -216,6 +216,18 @@ class Program:
         devices = (value.device for value in examples if isinstance(value, Tensor))
         return next(devices, torch.get_default_device())
 
+    @property
+    def length(self) -> int:
+        """How long the sequences of its example are: the size of the second axis."""
+        sizes = [leaf.shape[1] for leaf in pytree.tree_leaves(self.example) if _is_matrix(leaf)]
+        return int(sizes[0]) if sizes else 0
+
+    @property
+    def any_length(self) -> bool:
+        """Whether it takes sequences of any length."""
+        shapes = (node.meta["val"].shape for node in self._inputs if isinstance(node.meta.get("val"), Tensor))
+        return any(not isinstance(size, int) for shape in shapes for size in shape[1:])
+
     @cached_property
     def bytes_per_sample(self) -> int:
         """What the values of one sample take in memory, counted on the example."""
@@ -317,6 +329,10 @@ class Program:
 
         leaves = [read(leaf) for leaf in self._outputs]
         return pytree.tree_unflatten(leaves, self._out_spec)
+
+
+def _is_matrix(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 1
 
 
 def _detached(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..exporters.runtimes.onnxruntime import RUNTIMES, OnnxModel, Ran, run_onnx
-from ..names import check_name
+from ..names import check_name, choose
 from ..runs.opening import is_folder, open_run, own_samples
 from ..runs.progress import Progress
 from ..solve.costs import cost
@@ -18,7 +18,9 @@ from ..sources.tasks import TASKS
 from ..sources.tasks.task import Task, task_named
 from ..values import Format, Plan, Settings
 from ..values.options import given
+from ..values.settings import ROWS
 from .keywords import with_options
+from .methods import method_of
 from .notes import NO_LABELS, about_output
 from .plans import parse_format, plan_for
 from .rows import Row
@@ -48,6 +50,7 @@ def evaluate(
     data: Any = None,
     *,
     settings: Settings,
+    method: str | None = None,
     calibration: Any = None,
     plan: str | Path | Plan | None = None,
     format: str | Format | None = None,
@@ -63,6 +66,7 @@ def evaluate(
     Arguments:
         model: a network, a spec, or the folder of a run, as for `quantize`.
         data: the samples to judge on; those of a run are its own, those of a zoo network its test images.
+        method: named defaults for how values are rounded, as for `quantize`.
         calibration: the samples that ranges come from; those of a run come from the run, else from `data`.
         plan: a plan or the path of one; a run's own where none is given.
         format: or one format for all layers; int8 where neither is given.
@@ -75,6 +79,10 @@ def evaluate(
             own_samples(model) if calibration is None and str(model).startswith("zoo:") else calibration
         )
     apart = calibration is not None or of_run  # ranges do not come from the judged samples
+    if not of_run:
+        settings = method_of(model, None, method).complete(settings)
+    elif method is not None:
+        raise OptionError(f"[method={method}] is for a new run: {model} rounds as it did when it was made")
     chosen = given(settings)
     drawn = {name: chosen.pop(name) for name in ("draw", "seed") if apart and name in chosen}
     opening = Settings(**chosen)
@@ -129,12 +137,12 @@ def evaluate_file(
     }:
         raise OptionError(f"[{name}=] does not apply to an ONNX file, whose formats and ranges are fixed")
     check_name("runtime", runtime, RUNTIMES)
-    model = RUNTIMES[runtime](path, threads=settings.threads)
+    model: OnnxModel = choose("runtime", runtime, RUNTIMES)(path, threads=settings.threads)
     samples = _load(data, asked, model)
     output = settings.output or model.metadata.get("bitsect.output")
     task = _task_of(model, asked.get("task")).on(output, model.run(samples.inputs(slice(0, 1))))
     with (progress or Progress()).stage("evaluate", len(samples)) as advance:
-        return run_onnx(model, samples, task, batch_size=settings.batch_size, progress=advance)
+        return run_onnx(model, samples, task, batch_size=settings.batch_size or ROWS, progress=advance)
 
 
 def _load(data: Any, asked: Mapping[str, Any], model: OnnxModel) -> Any:

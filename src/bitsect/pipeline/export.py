@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
-from ..exporters.deliver import Delivery, Request, deliver
+from ..exporters.deliver import Delivery, Request, deliver, written_for
 from ..runs.opening import open_run
 from ..runs.progress import Progress
 from ..values import Format, Plan, Settings, Target
+from ..values.destination import DESTINATIONS
+from .methods import noted_in
 from .plans import parse_format, plan_for
 from .rows import tested_on
 
@@ -21,7 +23,7 @@ def export(
     *,
     plan: str | Path | Plan | None = None,
     format: str | Format | None = None,
-    destination: str = "onnxruntime",
+    destination: str | None = None,
     data: Any = None,
     draw: int | None = None,
     force: bool = False,
@@ -37,7 +39,8 @@ def export(
         path: the file to write; its ending says in which form (`.onnx`).
         plan: another plan than the run's own, or the path of one.
         format: or one format for all layers.
-        destination: `onnxruntime`, for its fast integer kernels, or `portable`, plain ONNX.
+        destination: `onnxruntime` or `openvino`, for their integer kernels, or `portable`, plain ONNX;
+            default: what the run was made for, if that is one of them, else `onnxruntime`.
         data: samples to prove the file on; default: those that the run was tested on, else its own.
         draw: take so many of them, at random.
         force: overwrite `path`, and keep the file where a check fails; `.failures` say which.
@@ -45,7 +48,10 @@ def export(
         task: the run's own task again, where that is a function of yours.
         trust, progress: as for `quantize`.
     """
-    wanted, request = parse_format(plan, format), Request(Path(path), destination, force, require_speedup)
+    wanted, request = (
+        parse_format(plan, format),
+        Request(Path(path), _where(run, destination), force, require_speedup),
+    )
     request.check()
     settings = Settings() if task is None else Settings(task=task)
     with open_run(run, settings=settings, trust=trust, progress=progress, elsewhere=data) as opened:
@@ -67,3 +73,11 @@ def export(
         edited = f"plan.json of {run} is not the plan that its last search found: it was edited"
         delivery = replace(delivery, remarks=(edited,))
     return delivery
+
+
+def _where(run: str | Path, destination: str | None) -> str:
+    """The destination that was asked for; else that of the run."""
+    if destination is not None:
+        return destination
+    noted = noted_in(run, "destination")
+    return written_for(noted if noted in DESTINATIONS else None)

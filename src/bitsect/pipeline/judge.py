@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 
 import numpy as np
@@ -12,10 +13,19 @@ from ..errors import BitsectError
 from ..names import calling
 from ..rounding.model import QuantizedModel
 from ..runs.run import Run
+from ..solve.search.problem import Judge as Ask
+from ..sources.data import Samples
 from ..sources.fingerprint import fingerprint
+from ..sources.tasks.task import Task
 from ..values import FLOAT, Evaluation, Format, Plan
+from ..values.goal import EXPECTED
 
 Evaluate = Callable[[nn.Module], float]  # a user's own judge
+
+
+def expects(task: Task, samples: Samples) -> bool:
+    """Whether a score can be expected of single samples: by the task, and they have labels to be right by."""
+    return task.expect is not None and samples.labels is not None and samples.groups is None
 
 
 class Judge:
@@ -49,13 +59,31 @@ class Judge:
         self.evaluator = self.run.evaluator(formats)
 
     def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
+        with self._counting(plan):
+            return self._by_function(plan) if self.function else self.evaluator(plan, threshold)
+
+    def expected(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
+        """The accuracy that the float network's own probabilities expect of a plan."""
+        with self._counting(plan):
+            return self.evaluator.expected(plan, threshold)
+
+    @contextmanager
+    def _counting(self, plan: Plan) -> Iterator[None]:
+        """Remember `plan`, and that it was judged, unless all of it was known from before."""
         before = self.evaluator.judged_batches
-        evaluation = self._by_function(plan) if self.function else self.evaluator(plan, threshold)
+        yield
         if self.evaluator.judged_batches > before and set(plan.values()) != {FLOAT}:
             self.judged.add(plan)
         self.run.folder.note_plan(plan)
         self.progress(1)
-        return evaluation
+
+    def guide(self, wanted: str) -> Ask:
+        """What a search asks about plans: their expected accuracy if that is wanted and there is one.
+
+        Without labels accuracy is agreement, which counts every answer that changes.
+        """
+        can = self.function is None and expects(self.run.task, self.run.samples)
+        return self.expected if wanted == EXPECTED and can else self
 
     def float_network(self) -> Evaluation:
         """How accurate the float network is: asked first, and said at once."""

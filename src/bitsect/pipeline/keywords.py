@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from ..errors import OptionError
 from ..names import check_name, unknown
-from ..values.options import Help, described, given, names_of
+from ..values.method import default_words
+from ..values.options import described, given, names_of
 
 R = TypeVar("R")
 
@@ -73,15 +74,5 @@ def _documented(function: Callable[..., Any], groups: dict[str, type[Any]]) -> s
     for group, kind in groups.items():
         lines += ["", f"Options of {kind.__name__} (or `{group}={kind.__name__}(…)`):"]
         for name, default, about in described(kind):
-            lines.append(f"    {name}: {_line(default, about)}")
+            lines.append(f"    {name}: {about.line(default_words(kind, name, default))}")
     return "\n".join(lines)
-
-
-def _line(default: Any, about: Help) -> str:
-    """What an option does, what it may be, and what it is where nobody says otherwise."""
-    text = about.text.removesuffix(".")
-    if about.choices:
-        text += f": {', '.join(about.names())}{' or package.module:function' if about.own else ''}"
-    if default is not None and default != ():
-        text += f"; default: {', '.join(map(str, default)) if isinstance(default, tuple) else default}"
-    return f"{text}."

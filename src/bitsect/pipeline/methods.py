@@ -1,4 +1,4 @@
-"""Which method's defaults hold."""
+"""Which defaults hold, by method and destination, and what becomes of them beside what a user asks for."""
 
 from __future__ import annotations
 
@@ -8,23 +8,75 @@ from typing import Any
 
 from ..names import choose
 from ..runs.opening import is_folder
-from ..values.method import METHODS, Method
+from ..sources.tasks.task import task_named
+from ..values import Goal, Scoring, Settings
+from ..values.destination import DEFAULT as ANYWHERE
+from ..values.destination import Destination, destination_named
+from ..values.goal import LABELS
+from ..values.method import BITSECT, METHODS, Method
+from ..values.options import changed, given
 
-DEFAULT = "paper"
+DEFAULT = BITSECT.name
+FRONTIER, DAMAGE = "frontier", "damage"
 
 
 def method_of(model: Any, out: str | Path | None, name: str | None) -> Method:
     """The method that was asked for; that with which the run was made; else the default."""
     if name is None:
         folder = model if is_folder(model) else out
-        name = _made_with(Path(folder)) if folder is not None else None
+        name = noted_in(folder, "method") if folder is not None else None
+        name = name if name in METHODS else None
     found: Method = choose("method", name or DEFAULT, METHODS)
     return found
 
 
-def _made_with(run: Path) -> str | None:
+def completed(
+    method: Method, settings: Settings, scoring: Scoring, goal: Goal, *, of_run: bool, judged_as_a_whole: bool
+) -> tuple[Settings, Scoring, Goal]:
+    """What was asked for, with the method's own options for the rest.
+
+    What the method has by default gives way to what goes before it: another metric is searched by
+    bisection, where single samples have no scores nothing is promised, and what is not promised is
+    searched by labels. The settings of a run that is continued are its own.
+    """
+    asked = given(goal)
+    scoring, goal = method.complete(scoring), method.complete(goal)
+    settings = settings if of_run else method.complete(settings)
+    if goal.search == FRONTIER and scoring.metric != DAMAGE and "search" not in asked:
+        goal = changed(goal, search="bisection")
+    whole = judged_as_a_whole or not (of_run or task_named(settings.task).mean)
+    if whole and "confidence" not in asked:
+        goal = changed(goal, confidence=None)
+    if goal.confidence is None and "guide" not in asked:
+        goal = changed(goal, guide=LABELS)  # which nothing else would hold the plan to
+    return settings, scoring, goal
+
+
+def destination_of(model: Any, out: str | Path | None, name: str | Path | None) -> Destination:
+    """Where the model will run, as asked; as the run was made for; else as the default has it."""
+    if name is None:
+        folder = model if is_folder(model) else out
+        name = noted_in(folder, "destination") if folder is not None else None
+    return destination_named(name or ANYWHERE)
+
+
+def destined(
+    model: Any, out: str | Path | None, settings: Settings, goal: Goal
+) -> tuple[Destination, Settings, Goal]:
+    """Where the model will run, with what follows from that for settings and goal.
+
+    Of a run that is continued the placement is its own, unless it is asked for another destination.
+    """
+    destination = destination_of(model, out, goal.destination)
+    if not is_folder(model) or goal.destination is not None:
+        settings = destination.complete_settings(settings)
+    return destination, settings, destination.complete_goal(goal)
+
+
+def noted_in(run: str | Path, what: str) -> str | None:
+    """What run.json says of the run besides what it is of; None if nothing."""
     try:
-        name = json.loads((run / "run.json").read_text())["method"]
+        name = json.loads((Path(run) / "run.json").read_text())[what]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # what is wrong with the folder is said when it is opened
-    return name if name in METHODS else None
+    return name if isinstance(name, str) else None

@@ -16,11 +16,21 @@ from ..sources.data import Samples
 from ..sources.tasks.outputs import named_tensors
 from ..sources.tasks.task import Task
 from ..values import Evaluation, Goal, LatencyTable, Target
+from ..values.destination import DEFAULT, Destination
+from ..values.goal import LABELS
 from .judge import Judge
 from .promise import what_can_be_promised
 from .rows import Row
 
 NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
+
+
+def about_destination(destination: Destination) -> str:
+    """Where the model will run, said first: it decides all the rest."""
+    said = f"for {destination.name}: {destination.about}"
+    if destination.name == DEFAULT:
+        said += "; [destination=onnxruntime] finds the plan for where it will run"
+    return said
 
 
 def notes_on_samples(
@@ -55,11 +65,20 @@ def notes_on_answer(
     """What a user should know about the plan and the network."""
     if goal.confidence is None:  # else a plan is promised for what held-out samples prove, not these
         yield from _about_search(problem, found, goal.target)
-        yield from _about_uniform(problem, rows, goal.objective)
+        if goal.guide == LABELS:
+            yield from _about_uniform(problem, rows, goal.objective)
     yield from _about_device(allowed, table, goal.objective)
+    yield from _perplexities(run.task, rows)
     yield from remarks(run.program)
     yield from _about_rounding(run)
     yield from unseen_layers(run.program, run.ranges())
+
+
+def _perplexities(task: Task, rows: Sequence[Row]) -> Iterator[str]:
+    """What the losses of a language model mean: exp of the mean surprise of a token."""
+    losses = [(row.name, row.evaluation.loss) for row in rows if row.evaluation.loss is not None]
+    if task.name.endswith("language-modelling"):
+        yield f"perplexity: {', '.join(f'{name} {math.exp(min(loss, 700)):.4g}' for name, loss in losses)}"
 
 
 def _about_samples(
@@ -71,6 +90,12 @@ def _about_samples(
     if target is not None:
         yield from _no_room(target, float_network)
     yield from about_output(run)
+    length = getattr(run.samples.source, "fixed", None)
+    if length is not None:
+        yield (
+            f"the network takes sequences of one length: shorter ones are filled up to {length}, masked, and "
+            "ranges see what fills them"
+        )
     if agreement:
         yield NO_LABELS
 

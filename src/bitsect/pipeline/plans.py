@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, PlanError
 from ..runs.run import Run
-from ..values import INT8, Format, Plan
+from ..values import INT8, Format, Plan, Settings
+from ..values.plan import VERSION
+
+
+def same_task(task: Any) -> Settings:
+    """What a run that is continued is given: its own task again, where that is a user's function."""
+    return Settings() if task is None else Settings(task=task)
 
 
 def parse_format(plan: object, format: str | Format | None) -> Format | None:
@@ -24,4 +32,32 @@ def plan_for(run: Run, plan: Any, format: Format | None) -> Plan:
         return Plan.from_json(plan.to_json(), layers)
     if plan is None and format is None and own.exists():
         plan = own
-    return Plan.uniform(layers, format or INT8) if plan is None else Plan.read(Path(plan), layers)
+    if plan is None:
+        return Plan.uniform(layers, format or INT8)
+    return _named(run, str(plan)) or Plan.read(Path(plan), layers)
+
+
+def evaluated_plans(run: Run) -> dict[str, Plan]:
+    """Every plan that was ever evaluated in the run, by its key; what does not fit the network is no plan."""
+    found: dict[str, Plan] = {}
+    for layers in run.folder.noted_plans():
+        with suppress(PlanError):
+            plan = Plan.from_json({"bitsect": "plan", "version": VERSION, "layers": layers}, run.layers)
+            found[plan.key] = plan
+    return found
+
+
+def _named(run: Run, name: str) -> Plan | None:
+    """The plan that the run calls `name`: one of its answers, or the beginning of an evaluated plan's key.
+
+    A file of that name comes first.
+    """
+    if Path(name).exists() or not re.fullmatch(r"[\w.-]+", name):
+        return None
+    answer = run.folder.inside(f"plans/{name}.json")
+    if answer.exists():
+        return Plan.read(answer, run.layers)
+    if not re.fullmatch(r"[0-9a-f]{6,16}", name):
+        return None
+    (*plans,) = (plan for key, plan in evaluated_plans(run).items() if key.startswith(name))
+    return plans[0] if len(plans) == 1 else None

@@ -9,19 +9,18 @@ from ..errors import OptionError
 from ..runs.run import Run
 from ..solve.allowed import Allowed
 from ..solve.costs import cost_table
-from ..solve.search.problem import Problem
+from ..solve.search.problem import Judge, Problem
 from ..values import Format, Goal, LatencyTable, Scores, Scoring, high_to_low
 from ..values.goal import parse_formats
 from ..values.scoring import EACH
-from .judge import Judge
+from .methods import DAMAGE, FRONTIER
 
-FRONTIER = "frontier"
 DAMAGE_SAMPLES = 512  # that the predicted damage of plans rests on: two halves of them agree
 
 
 def check_scoring(scoring: Scoring, goal: Goal) -> None:
     """Refuse a metric that the search would not look at."""
-    if goal.search == FRONTIER and scoring.metric != "damage":
+    if goal.search == FRONTIER and scoring.metric != DAMAGE:
         raise OptionError(
             f"the search {FRONTIER} goes by the damage that plans are predicted to do: pass [metric=damage], "
             f"or another search with metric {scoring.metric}, such as [search=bisection]"

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from ..errors import OptionError
 from ..runs.run import Run
-from ..solve.confidence import METHOD, NOT_KEPT, Look, best_promise, descend, samples_needed, unproven
+from ..solve.confidence import (
+    METHOD,
+    NOT_KEPT,
+    Look,
+    best_promise,
+    best_unproven,
+    descend,
+    samples_needed,
+    unproven,
+)
 from ..solve.costs import cost
 from ..solve.search.problem import Found, Problem
 from ..solve.search.trail import safer
 from ..sources.data import Samples
 from ..values import Evaluation, Goal, LatencyTable, Plan, Settings, Target
+from ..values.goal import EXPECTED
 from ..values.options import given
-from .judge import Evaluate
+from .judge import Evaluate, Judge, expects
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,7 @@ class Promise:
     """How far the target is proven on held-out samples."""
 
     target: Target
-    plan: Plan  # the cheapest that is proven; else the one that the search found
+    plan: Plan  # the cheapest that is proven; else the best of those that are not
     look: Look  # what the samples say about it
     looks: int  # plans that were looked at, the safest first
     samples: int
@@ -89,6 +100,11 @@ def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | Non
         if validation_data is not None:
             raise OptionError("[validation_data=] proves a promise: pass [confidence=95%] with a target too")
         return None
+    if not run.task.mean:  # said before the work starts
+        raise OptionError(
+            f"task '{run.task.name}' scores all samples together, which proves nothing of single ones: "
+            "pass [confidence=none]"
+        )
     # In the run's own order, so that the same samples are known again.
     order = {"seed": run.settings.seed}
     samples = run.held_out if validation_data is None else run.load(validation_data, **order)
@@ -113,11 +129,11 @@ def what_can_be_promised(goal: Goal, held_out: Samples | None, float_network: Ev
         return
     level, accuracy = 1 - goal.confidence, float_network.accuracy
     needed = samples_needed(goal.target, accuracy, level=level)
-    if needed is None or needed > len(held_out):
+    if needed is None or needed > held_out.count:
         enough = "no number of them would" if needed is None else f"{needed:,} would"
-        best = best_promise(len(held_out), accuracy, level=level)
+        best = best_promise(held_out.count, accuracy, level=level)
         yield (
-            f"{len(held_out):,} held-out samples cannot prove {goal.target} of a plan that answers as the "
+            f"{held_out.count:,} held-out samples cannot prove {goal.target} of a plan that answers as the "
             f"float network does (at best {best:.2%} kept): {enough}"
         )
 
@@ -134,44 +150,38 @@ def prove_plan(
 
     The ladder leads from plans of less predicted damage down to the one that was found. It is fixed before
     the samples are looked at, and left at the first plan that they do not prove, so that all looks
-    together err no more often than one. Where the safest is not proven, nothing is: then it is the
-    cheapest that kept the target on these samples, or the safest.
+    together err no more often than one. Where the safest is not proven, nothing is: see `best_unproven`.
     """
     if goal.confidence is None or goal.target is None or held_out is None:
         return None
-    if not run.task.mean:
-        raise OptionError(
-            f"task '{run.task.name}' scores all samples together, which proves nothing of single ones: "
-            "pass [confidence=none]"
-        )
     ladder = [found.plan]
     if problem.damage is not None:
-        ladder = [*reversed(safer(problem, found.plan)), found.plan]
+        ladder = [*reversed(safer(problem, problem.on_ladders(found.plan))), found.plan]
     if (limits := goal.limits) is not None:  # what is promised stays within what may be spent
         ladder = [plan for plan in ladder if limits.fits(cost(plan, run.layers, table))]
+    level, float_plan = 1 - goal.confidence, Plan.uniform(run.layers)
     evaluator = run.evaluator({format for plan in ladder for format in plan.values()}, held_out)
-    with run.progress.stage("promise", len(held_out) * (1 + len(ladder))) as evaluator.progress:
-        float_scores = evaluator.scores(Plan.uniform(run.layers))
-        scores = (evaluator.scores(plan) for plan in ladder)
-        looks = descend(goal.target, float_scores, scores, 1 - goal.confidence)
-        proven = [index for index, look in enumerate(looks) if look.proven]
-        if not proven:
-            looks = [
-                unproven(goal.target, float_scores, evaluator.scores(plan), 1 - goal.confidence)
-                for plan in ladder
-            ]
-            proven = [0, *(index for index, look in enumerate(looks) if look.verdict != NOT_KEPT)]
-        plan = ladder[proven[-1]]
+    with run.progress.stage("promise", held_out.count * (1 + len(ladder))) as evaluator.progress:
+        float_scores = evaluator.scores(float_plan)
+        looks = descend(goal.target, float_scores, map(evaluator.scores, ladder), level)
+        index = sum(look.proven for look in looks) - 1
+        if index < 0:
+            vouched = [True] * len(ladder)
+            if goal.guide == EXPECTED and expects(run.task, held_out):
+                needed = goal.target.threshold(evaluator.expected(float_plan).exact)
+                vouched = [evaluator.expected(plan).reaches(needed) is True for plan in ladder]
+            looks = [unproven(goal.target, float_scores, evaluator.scores(plan), level) for plan in ladder]
+            index = best_unproven(looks, vouched)
+        plan = ladder[index]
         accuracy = {"float": float(float_scores.mean()), "plan": float(evaluator.scores(plan).mean())}
-    look = looks[proven[-1]]
-    return Promise(goal.target, plan, look, len(looks), len(held_out), goal.confidence, accuracy)
+    return Promise(goal.target, plan, looks[index], len(looks), held_out.count, goal.confidence, accuracy)
 
 
-def follow(promise: Promise | None, found: Found, problem: Problem) -> Found:
-    """What was found, with the plan that is promised in place of one that could not be."""
-    if promise is None or promise.plan == found.plan:
-        return found
-    evaluation = problem.judge(promise.plan, None)
-    met = evaluation.reaches(problem.threshold) is True
-    reason = f"{found.reason}; on the held-out samples a plan of less predicted damage takes its place"
-    return Found(promise.plan, evaluation, found.evaluated, met, reason)
+def follow(promise: Promise | None, found: Found, judge: Judge, needed: Fraction) -> Found:
+    """What was found, with the plan that is promised, and how that does by the labels."""
+    plan, reason = found.plan, found.reason
+    if promise is not None and promise.plan != plan:
+        plan = promise.plan
+        reason += "; on the held-out samples a plan of less predicted damage takes its place"
+    evaluation = judge(plan)
+    return Found(plan, evaluation, found.evaluated, evaluation.reaches(needed) is True, reason)

@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
-from ..latency import latency_table
 from ..runs.opening import is_folder, open_run
 from ..runs.progress import Progress
 from ..solve.allowed import allowed_formats
 from ..solve.answer import search_named, solve, threshold
 from ..solve.metrics import metric_named
-from ..values import Goal, Scoring, Settings
+from ..values import Goal, Plan, Scoring, Settings
+from .fastest import Fastest
 from .judge import Evaluate, Judge
 from .keywords import with_options
-from .methods import method_of
-from .notes import notes_on_answer, notes_on_promise, notes_on_samples
+from .latency import table_for
+from .methods import completed, destined, method_of
+from .notes import about_destination, notes_on_answer, notes_on_promise, notes_on_samples
 from .problem import check_scoring, state_problem
 from .promise import check_promise, follow, promise_samples, prove_plan, with_hold_out
 from .result import Result
@@ -52,7 +53,7 @@ def quantize(
         data: samples to calibrate and search on: the path of an .npz or .safetensors file or of a folder
             of images, `zoo:NAME`, tensors (inputs, labels), or any iterable of such batches. A network of
             the zoo brings its own.
-        method: named defaults for all options: `paper`, or `bitsect`; a run that is continued keeps its own.
+        method: named defaults for all options: `bitsect`, or `paper`; a run that is continued keeps its own.
         test_data: samples that the search does not see; the closing table shows both.
         validation_data: samples to prove the target on, in place of held-out ones of `data`.
         evaluate: a function of a module that returns a number, in place of the task's accuracy.
@@ -62,31 +63,43 @@ def quantize(
         progress: what is told of the stages; the command line draws bars.
     """
     chosen = method_of(model, out, method)
-    settings, scoring, goal = chosen.complete(settings), chosen.complete(scoring), chosen.complete(goal)
+    of_run = is_folder(model)
+    settings, scoring, goal = completed(
+        chosen, settings, scoring, goal, of_run=of_run, judged_as_a_whole=evaluate is not None
+    )
+    destination, settings, goal = destined(model, out, settings, goal)
+    (progress or Progress()).say(about_destination(destination))
     check_request(goal, scoring, evaluate, test_data)
-    settings = with_hold_out(settings, goal, validation_data, is_folder(model))
+    settings = with_hold_out(settings, goal, validation_data, of_run)
     with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
-        run.folder.note(method=chosen.name)
+        run.folder.note(method=chosen.name, destination=destination.name)
         unseen = test_samples(run, model, test_data, evaluate)
         held_out = promise_samples(run, goal, validation_data)
-        table = latency_table(goal.latency, run.layers)
+        table, on_table = table_for(run, goal)
         allowed = allowed_formats(run.layers, goal, table)
         judge = Judge(run, evaluate)
         float_network = judge.float_network()
         needed = threshold(goal.target, float_network)
+        guide = judge.guide(goal.guide)
         early = notes_on_samples(run, judge, float_network, goal.target)
         early += notes_on_promise(run, goal, held_out, float_network)
         run.calibrate(allowed.all)  # ranges and fitted weights, kept in the run
         judge.allow(allowed.all)
-        problem, scores = state_problem(run, scoring, goal, allowed, needed, judge, table)
+        guided = threshold(goal.target, guide(Plan.uniform(run.layers), None))
+        problem, scores = state_problem(run, scoring, goal, allowed, guided, guide, table)
         with run.progress.stage("search") as judge.progress:
             found = solve(problem, goal, table)
         evaluations = len(judge.judged)
+        fastest = Fastest(run, problem, goal, destination, table, allowed)
+        found = fastest.among(found, allowed.uniform().values())
         promise = prove_plan(run, problem, found, goal, held_out, table)
-        found = follow(promise, found, problem)
+        found = fastest.or_float(follow(promise, found, judge, needed))
+        if promise is not None and promise.plan != found.plan:  # float took its place
+            promise = prove_plan(run, problem, found, goal, held_out, table)
         rows = compare(run, found.plan, allowed, judge, table)
         tested = test_rows(run, rows, goal.target, unseen)
-        notes = (*notes_on_answer(run, problem, found, rows, goal, allowed, table), *early, *scores.doubts())
+        notes = (*notes_on_answer(run, problem, found, rows, goal, allowed, table), *early, *on_table)
+        notes += tuple(scores.doubts())
         result = Result(
             run,
             goal,
@@ -101,6 +114,7 @@ def quantize(
             promise,
             chosen.name,
             notes,
+            fastest.timing,
         )
         result.keep()
         return result

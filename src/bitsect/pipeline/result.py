@@ -13,13 +13,16 @@ from typing import Any
 from torch import nn
 
 from ..errors import BitsectError, ExportError, RunError, in_python
-from ..exporters.deliver import Delivery, Request, deliver
+from ..exporters.deliver import Delivery, Request, deliver, written_for
 from ..rounding.model import QuantizedModel
 from ..runs.disk import json_text, write_text
 from ..runs.run import Run
 from ..solve.search.problem import Found
 from ..values import Goal, LatencyTable, Plan, Scores, Scoring, Target
+from ..values.curve import Curve
 from ..values.options import to_json
+from .fastest import Timing
+from .frontier import curve_of, parse_targets
 from .promise import Promise
 from .rows import Row, Tested
 
@@ -41,6 +44,7 @@ class Result:
     promise: Promise | None = None  # what held-out samples prove, where that was asked for
     method: str = "paper"
     remarks: tuple[str, ...] = ()  # notes, with options as they are mentioned in errors
+    timing: Timing | None = None  # of files that were measured where they will run
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -121,23 +125,33 @@ class Result:
         self,
         path: str | Path,
         *,
-        destination: str = "onnxruntime",
+        destination: str | None = None,
         data: Any = None,
         force: bool = False,
         require_speedup: bool = False,
     ) -> Delivery:
         """Write the quantised network to `path` and prove there that it is the one that was judged.
 
-        It is proven on `data`, else on the samples of the run. What fails raises, and leaves no file;
+        It is written for `destination`: by default that of the goal, else ONNX Runtime. It is proven on
+        `data`, else on the samples of the run. What fails raises, and leaves no file;
         with `force` the file is kept, and `.failures` say why it should not have been.
         """
-        request = Request(Path(path), destination, force, require_speedup)
+        request = Request(
+            Path(path), written_for(destination or self.goal.destination), force, require_speedup
+        )
         with self.run.reopened() as run:
             samples = None if data is None else run.load(data)
             delivery = deliver(run, self.plan, request, self.target if self.judge is None else None, samples)
         if delivery.failures and not force:
             raise ExportError(delivery.complaint)
         return delivery
+
+    def frontier(self, targets: Any = None, *, test_data: Any = None) -> Curve:
+        """Every plan that was evaluated in this run, and the plan for each of `targets`: see `frontier`."""
+        options = {name: getattr(self.goal, name) for name in ("formats", "keep", "objective")}
+        goal = Goal(**options, latency=self.table, evaluations=self.goal.evaluations)
+        with self.run.reopened() as run:
+            return curve_of(run, goal, parse_targets(targets), test_data)
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write the plan; by default into the run folder."""
@@ -207,6 +221,7 @@ class Result:
             "scoring": to_json(self.scoring),
             "settings": to_json(self.run.settings),
             "latency_source": self.table and self.table.source,
+            "measured": self.timing and self.timing.to_json({row.name: row.plan for row in self.rows}),
             "notes": list(self.notes),
         }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..runs.opening import open_run
+from ..runs.opening import is_folder, open_run
 from ..runs.progress import Progress
 from ..solve.metrics import metric_named
 from ..values import INT8, Scores, Scoring, Settings
 from ..values.goal import parse_formats
 from .keywords import with_options
+from .methods import method_of
 from .notes import about_output
 
 
@@ -21,6 +22,7 @@ def sensitivity(
     *,
     settings: Settings,
     scoring: Scoring,
+    method: str | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
     trust: bool = False,
@@ -34,9 +36,13 @@ def sensitivity(
 
     Arguments are those of `quantize`. Layers are scored in `score_format`, int8 where none is given.
     """
+    chosen = method_of(model, out, method)
+    scoring = chosen.complete(scoring)
+    settings = settings if is_folder(model) else chosen.complete(settings)
     metric_named(scoring.metric)
     format = INT8 if scoring.score_format in (None, "each") else parse_formats(scoring.score_format)[0]
     with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
+        run.folder.note(method=chosen.name)
         for note in about_output(run):
             run.progress.say(note)
         return run.score(scoring, format)

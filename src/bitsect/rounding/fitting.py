@@ -26,7 +26,7 @@ from .gptq import Means, Moments, fit
 from .rounder import Rounder, is_fitted
 from .weights import Codes, run_length
 
-SAMPLES = 256
+SAMPLES = 1024
 POSITIONS = 64  # of each sample's output, at random
 MEMORY_BYTES = 256 << 20  # of moments held at once; to fit a large weight takes a few times its own
 CHUNK = 1 << 23  # numbers in the columns that are read at once
@@ -254,6 +254,8 @@ class _Sums:
         return look
 
     def _add(self, place: int, x: Tensor) -> None:
+        if not x.shape[1]:  # an expert that nothing was sent to
+            return
         self.counts[place] += x.shape[1]
         for bits, grids in self.grids.items():
             grid = grids[place]
@@ -274,9 +276,13 @@ class _Sums:
     def moments(self, bits: int | None) -> Moments:
         gram, cross = self.gram[bits], self.cross.get(bits)
         weight = self.matrix.double().cpu()
-        count = sum(self.counts)
+        count = max(1, sum(self.counts))
         places = []
         for place, own in enumerate(self.counts):
+            if not own:  # nothing is known of this place: it asks for nothing
+                unknown = torch.zeros_like(self.totals[bits, place][0])
+                places.append(Means(unknown, unknown, 0.0))
+                continue
             means = [total / own for total in self.totals[bits, place]]
             gram -= own * means[1][:, :, None] * means[1][:, None]
             if cross is not None:

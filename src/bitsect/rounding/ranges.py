@@ -14,6 +14,7 @@ square error of the clip found exceeds that of the best clip up to the maximum b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -28,6 +29,7 @@ from ..network.operators import never_negative
 from ..network.program import Program
 from ..sources.data import Samples
 from ..values import PAPER, Format, Plan, Range, Ranges, Settings
+from ..values.settings import ROWS
 from . import RANGES
 from .placements.integers import KERNEL_BITS
 from .rounder import Rounder
@@ -49,12 +51,12 @@ def calibrate(
     """
     if not len(samples):
         raise DataError("calibration needs at least one sample")
-    batch_size = min(settings.batch_size, program.fixed_batch or settings.batch_size)
+    batch_size = settings.batch_size or ROWS
+    batch_size = min(batch_size, program.fixed_batch or batch_size)
     method = choose("range", settings.range, RANGES)
+    alike = _like_the_first(samples, batch_size)
     seen = {
-        name: _Seen(
-            name, method(len(samples), settings), name in program.layer_tensors, len(program.nodes_of(name))
-        )
+        name: _Seen(name, method(alike, settings), name in program.layer_tensors, len(program.nodes_of(name)))
         for name in program.tensors
     }
     eight_bits = Plan.uniform(program.layers, Format(8, None))
@@ -76,6 +78,18 @@ def calibrate(
         positive = sign == "auto" and never_negative(program.tensors[name])
         table[name] = _like(name, {other: table[other] for other in table if other not in unseen}, positive)
     return Ranges(settings.range, sign, settings.percentile, len(samples), table, unseen)
+
+
+def _like_the_first(samples: Samples, batch_size: int) -> int:
+    """How many samples like those of the first batch hold as many values as all samples, at least.
+
+    Of a longer sequence tensors hold more values: attention as many more as the square of its length.
+    """
+    lengths = samples.source.lengths
+    if lengths is None:
+        return len(samples)
+    first = int(lengths[samples.parts(batch_size)[0][0]])
+    return math.ceil(len(samples) * max(1.0, int(lengths.max()) / first) ** 2)
 
 
 def _like(name: str, table: Mapping[str, Mapping[int, Range]], unsigned: bool) -> dict[int, Range]:

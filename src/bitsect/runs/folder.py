@@ -44,6 +44,7 @@ MODEL_FILE, SAMPLES_FILE = "model.pt2", "samples.safetensors"
 OWNED = (
     "journals/*.journal",
     "under-*",
+    "draw-*",
     "plans/*.json",
     "results/*.json",
     "scores-*.json",
@@ -52,6 +53,7 @@ OWNED = (
         "plan.json",
         "result.json",
         "effort.json",
+        "trials.json",
         "ranges.json",
         "capture.json",
         MODEL_FILE,
@@ -59,6 +61,7 @@ OWNED = (
         "run.json",
     ),
 )
+INNER = ("under-*", "draw-*")  # folders inside, each like a run of its own
 SUBFOLDERS = ("journals", "plans", "results")
 _HEAD = struct.Struct("<4sIQ")  # magic, checksum and length of what follows
 _MAGIC, _HEADER_MAGIC = b"bsj2", b"bsh2"
@@ -319,6 +322,12 @@ class RunFolder:
             append_line(self.inside("plans.jsonl"), json.dumps(line, ensure_ascii=False))
             self._plans.add(plan.key)
 
+    def noted_plans(self) -> list[dict[str, Any]]:
+        """The layers of every plan that was evaluated, as JSON; lines that are damaged are left out."""
+        path = self.inside("plans.jsonl")
+        lines = read_lines(path) if path.exists() else []
+        return [line["layers"] for line in lines if isinstance(line.get("layers"), dict)]
+
     def write_plain(self, name: str, data: Mapping[str, Any]) -> None:
         """Write `data` as people may edit it."""
         write_text(self.inside(name), json_text(data))
@@ -330,7 +339,7 @@ def _remove_run(path: Path) -> None:
             (path / name).unlink()
     for pattern in OWNED:
         for item in sorted(path.glob(pattern)):
-            if pattern != "under-*":
+            if pattern not in INNER:
                 item.unlink()
             elif not item.is_symlink() and (item / LOCK).exists():
                 _remove_run(item)

@@ -23,12 +23,15 @@ from ..network.program import Program
 from ..solve.confidence import split
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
-from ..sources.models import load_model
+from ..sources.models import full_spec, load_model, preparation_for
+from ..sources.preparation import Preparation, Reading
 from ..sources.tasks import TASKS
 from ..sources.tasks.task import Task, task_named
 from ..values import Comparison, Settings, placement_named
 from ..values.options import given, on_top_of, to_json
+from ..values.settings import ROWS
 from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
+from .memory import comfortable_rows
 from .progress import Progress
 from .recorded import Recorded, is_kept, keep_objects, read_samples
 from .run import Run
@@ -66,9 +69,13 @@ def open_run(
             asked = asked.completed(known, folder, trust, elsewhere) if of_run else asked.in_threads_of(known)
         asked.settings.check()
         with progress.stage("capture"):
-            samples = asked.load_samples()
+            preparation = preparation_for(asked.model, asked.settings.processor, trust=trust)
+            asked = asked.for_task_of(preparation, progress)
+            samples = asked.load_samples(preparation)
             program, spec = _captured(asked, samples, trust)
         _check(program)
+        if not program.any_length:
+            samples = samples.at_length(program.length)
         task = task_named(asked.settings.task).on(asked.settings.output, example_outputs(program.exported))
         resolved = _resolved(asked.settings, program, task)
         facts = _facts(program, samples, task, resolved) | asked.verified
@@ -81,6 +88,7 @@ def open_run(
         searched, held_out = _held_out(samples, resolved)
         temporary = out is None and not of_run
         run = Run(folder, program, searched, task, resolved, progress, temporary, held_out)
+        run.preparation = preparation
         undo.pop_all()
     if run.temporary:
         weakref.finalize(run, shutil.rmtree, folder.path, ignore_errors=True)
@@ -126,12 +134,23 @@ class _Asked:
                 raise RunError(_gone(folder, known))
         return _Asked(model, data, settings, verified, moved)
 
-    def load_samples(self) -> Samples:
+    def for_task_of(self, preparation: Preparation, progress: Progress) -> _Asked:
+        """With the task that the network is made for, where nobody asks for another."""
+        task = preparation.task
+        if task is None or "task" in given(self.settings):
+            return self
+        if task != self.settings.task:
+            progress.say(f"task {task}, for which {preparation.made_for} is made: [task=NAME] takes another")
+        return replace(self, settings=on_top_of(self.settings, Settings(task=task)))
+
+    def load_samples(self, preparation: Preparation) -> Samples:
         if isinstance(self.data, Samples) and "data_fingerprint" in self.verified:
             return self.data  # as the run keeps them: drawn and normalised already
         chosen = self.settings
         pixels = {} if isinstance(self.data, Samples) else chosen.pixels
-        return load_samples(self.data, draw=chosen.draw, seed=chosen.seed, **pixels)
+        name = chosen.task if isinstance(chosen.task, str) else str(getattr(chosen.task, "name", ""))
+        reading = Reading(preparation, name, **chosen.texts)
+        return load_samples(self.data, draw=chosen.draw, seed=chosen.seed, reading=reading, **pixels)
 
     def check_moved(
         self, known: Recorded | None, folder: RunFolder, facts: Mapping[str, Any], spec: str
@@ -145,12 +164,9 @@ def _held_out(samples: Samples, settings: Settings) -> tuple[Samples, Samples | 
     """The samples to calibrate and search on, and those held back from both, if that is asked for."""
     if not settings.hold_out:
         return samples, None
-    if len(samples) < 2:
+    if samples.count < 2:
         raise DataError("holding samples out needs at least two: give more, or pass [confidence=none]")
-    searched, held = (
-        replace(samples, source=samples.source.select(torch.from_numpy(part)))
-        for part in split(len(samples), settings.seed)
-    )
+    searched, held = (samples.select(torch.from_numpy(part)) for part in split(samples.count, settings.seed))
     return searched, held
 
 
@@ -168,6 +184,7 @@ def _resolved(settings: Settings, program: Program, task: Task) -> Settings:
         Settings(
             sign=settings.sign or placement_named(settings.placement).sign,
             threads=settings.threads or torch.get_num_threads(),
+            batch_size=settings.batch_size or comfortable_rows(program),
             device=str(program.device),
             output=task.output,
         ),
@@ -213,7 +230,8 @@ def _refuse_own_files(folder: RunFolder, *specs: str) -> None:
 
 
 def _is_there(spec: str) -> bool:
-    return spec.startswith(("zoo:", "paper:")) or Path(spec).exists()
+    # What a name of the hub or of `datasets` stands for is known only when it is asked for.
+    return spec.startswith(("zoo:", "paper:", "hf:", "datasets:")) or Path(spec).exists()
 
 
 def _gone(folder: RunFolder, known: Recorded) -> str:
@@ -252,14 +270,24 @@ def _captured(asked: _Asked, samples: Samples, trust: bool) -> tuple[Program, st
     if isinstance(model, str | Path):
         spec = str(Path(model).resolve()) if str(model).endswith(".pt2") else str(model)
         network = load_model(str(model), trust=trust)
-        model, example = network.model, network.example
+        model, example = network.model, None if network.any_example else network.example
+        spec = full_spec(spec)
     if example is None and isinstance(model, nn.Module):
-        example = samples.inputs(slice(0, 2))
+        example = _example(samples)
     options: dict[str, Any] = {"embeddings": asked.settings.embeddings, "device": asked.settings.device}
-    program = capture(model, example, **options)
+    any_length = samples.source.lengths is not None
+    program = capture(model, example, sequences=any_length, **options)
+    if any_length and not program.any_length:
+        samples = samples.at_length(program.length)
     if program.fixed_batch is not None and isinstance(model, nn.Module):
-        program = _in_larger_batches(program, model, samples, asked.settings.batch_size, options)
+        program = _in_larger_batches(program, model, samples, asked.settings.batch_size or ROWS, options)
     return program, spec
+
+
+def _example(samples: Samples) -> Any:
+    """Two samples; of several lengths, the longest twice."""
+    lengths = samples.source.lengths
+    return samples.inputs(slice(0, 2) if lengths is None else torch.full((2,), int(lengths.argmax())))
 
 
 def _in_larger_batches(

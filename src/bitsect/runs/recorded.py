@@ -16,6 +16,7 @@ from ..errors import RunError
 from ..network.program import Program
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
+from ..sources.data.sequences import Sequences
 from ..values import Settings
 from ..values.options import names_of
 from .disk import START_ANEW, fingerprint_file, reading, write_bytes
@@ -70,7 +71,8 @@ class Recorded:
 
 def is_kept(spec: str) -> bool:
     """Whether a run keeps its network: it was given as an object, or made by a user's function."""
-    return spec == MODEL_FILE or (":" in spec and not spec.startswith("zoo:") and not spec.endswith(".pt2"))
+    found_again = spec.startswith(("zoo:", "hf:")) or spec.endswith(".pt2")
+    return spec == MODEL_FILE or (":" in spec and not found_again)
 
 
 def keep_objects(
@@ -106,7 +108,11 @@ def _program_bytes(program: Program) -> bytes:
 
 
 def _sample_bytes(samples: Samples) -> bytes:
-    inputs, labels = samples.inputs(slice(None)), samples.labels
+    source, labels = samples.source, samples.labels
+    if isinstance(source, Sequences):
+        stored = save({name: array.contiguous() for name, array in source.arrays().items()})
+        return bytes(stored)
+    inputs = samples.inputs(slice(None))
     # The names say how the network takes its inputs: alone, in a row or by name.
     arrays = {"labels": labels} if labels is not None else {}
     if isinstance(inputs, dict):
@@ -115,14 +121,16 @@ def _sample_bytes(samples: Samples) -> bytes:
         arrays |= {f"row.{number}": value for number, value in enumerate(inputs)}
     else:
         arrays["inputs"] = inputs
-    stored: bytes = save({name: array.contiguous() for name, array in arrays.items()})
-    return stored
+    stored = save({name: array.contiguous() for name, array in arrays.items()})
+    return bytes(stored)
 
 
 def read_samples(path: Path) -> Samples:
     """The samples that a run keeps."""
     with reading(path, AGAIN):
         arrays = load_file(path)
+        if "sizes" in arrays:
+            return Samples(Sequences.of(arrays, "data"), MEMORY)
         labels, inputs = arrays.pop("labels", None), arrays.get("inputs")
         if inputs is None:
             parts = {name.partition(".")[2]: value for name, value in arrays.items()}

@@ -19,12 +19,14 @@ from ..rounding.rounder import GPTQ, Rounder, is_fitted
 from ..solve.metrics import metric_named
 from ..solve.reliability import halves_agree, score
 from ..sources.data import Samples, load_samples
+from ..sources.preparation import NOTHING, Preparation, Reading
 from ..sources.tasks.task import Task
 from ..values import Damage, Format, Layer, Ranges, Scores, Scoring, Settings, placement_named
 from ..values.damage import Change
 from ..values.options import on_top_of, to_json
 from .disk import fingerprint_json, reading
 from .folder import RunFolder
+from .memory import give_memory_back, keep_freed_memory
 from .progress import Progress
 
 
@@ -34,6 +36,8 @@ class Run:
     While it is open nobody else works in its folder. Closed, it measures and judges no more, but still
     rounds as before.
     """
+
+    preparation: Preparation = NOTHING  # what makes inputs of texts and images
 
     def __init__(
         self,
@@ -53,6 +57,9 @@ class Run:
         self._rounder: Rounder | None = None
         self._fitted: set[Format] = set()
         assert settings.threads is not None
+        assert settings.batch_size is not None
+        self.batch_size: int = settings.batch_size
+        keep_freed_memory()
         self._threads_outside = torch.get_num_threads()
         torch.set_num_threads(settings.threads)
 
@@ -65,6 +72,7 @@ class Run:
     def close(self) -> None:
         torch.set_num_threads(self._threads_outside)
         self.folder.close()
+        give_memory_back()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -88,14 +96,18 @@ class Run:
         return self._in(folder, settings)
 
     def _in(self, folder: RunFolder, settings: Settings) -> Run:
-        return Run(
+        run = Run(
             folder, self.program, self.samples, self.task, settings, self.progress, held_out=self.held_out
         )
+        run.preparation = self.preparation
+        return run
 
     def load(self, data: Any, **drawn: Any) -> Samples:
-        """Other samples for this network, with pixels normalised as the run's own are."""
+        """Other samples for this network, prepared as the run's own are."""
         pixels = {} if isinstance(data, Samples) else self.settings.pixels
-        return load_samples(data, **pixels, **drawn)
+        reading = Reading(self.preparation, self.task.name, **self.settings.texts)
+        samples = load_samples(data, reading=reading, **pixels, **drawn)
+        return samples if self.program.any_length else samples.at_length(self.program.length)
 
     # Stages; each keeps what it finds.
 
@@ -140,7 +152,7 @@ class Run:
                 self.folder.journal("gptq"),
                 refit=self.settings.refit,
                 correct_bias=self.settings.bias_correction,
-                batch_size=self.settings.batch_size,
+                batch_size=self.batch_size,
                 progress=advance,
             )
             fitter(formats)
@@ -165,7 +177,7 @@ class Run:
             None if formats is None else self.calibrate(formats),
             samples or self.samples,
             self.task,
-            batch_size=self.settings.batch_size,
+            batch_size=self.batch_size,
             done=done,
         )
 
@@ -176,7 +188,7 @@ class Run:
         """
         wanted = scoring.until_stable
         most = {"samples": len(self.samples), "probes": scoring.probes}
-        fewest = {"samples": min(self.settings.batch_size, most["samples"]), "probes": min(2, most["probes"])}
+        fewest = {"samples": min(self.batch_size, most["samples"]), "probes": min(2, most["probes"])}
         draws = most if wanted is None else fewest
         while True:
             scores = self._scores(scoring, format, **draws)

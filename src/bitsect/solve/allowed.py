@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import BitsectError
 from ..values import FLOAT, Format, Goal, LatencyTable, Layer, Plan, high_to_low
-from .costs import faster_formats
+from .costs import faster_formats, worthwhile
 from .search.pins import pinned
 from .search.problem import uniform_plan
 
@@ -51,7 +51,9 @@ def allowed_formats(layers: tuple[Layer, ...], goal: Goal, table: LatencyTable |
     if table is None:
         return Allowed(goal.formats, possible, possible)
     if goal.objective == "latency":
-        return Allowed(goal.formats, possible, faster_formats(layers, table, possible))
+        worth = worthwhile(layers, table, possible, goal.formats)
+        kept = {name: tuple(f for f in ladder if f not in worth.spared) for name, ladder in possible.items()}
+        return Allowed(worth.formats, possible, faster_formats(layers, table, kept))
     running = {}
     for layer in layers:
         running[layer.name] = tuple(f for f in possible[layer.name] if table.supports(f, layer))

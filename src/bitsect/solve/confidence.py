@@ -16,7 +16,7 @@ on a ratio of paired proportions (Nam and Blackwelder 2002); where float is alwa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -30,7 +30,8 @@ from ..values import Target
 METHOD = "paired score bound"
 NOT_KEPT = "not kept"
 LEVEL = 0.05  # the error of a promise with 95 % confidence
-MOST_SAMPLES = 10**9  # beyond which no number of samples is named
+MOST_SAMPLES = 10**9  # beyond which a number of samples is not looked for
+MOST_NAMED = 10**6  # nor named
 FEWEST_FOR_SEARCH, MOST_FOR_SEARCH = 256, 1024
 
 Numbers = NDArray[np.float64]
@@ -220,42 +221,6 @@ class Look:
     verdict: str
 
 
-class Looks:
-    """Looks at plans on one set of held-out samples, whose errors together stay within `level`.
-
-    Look k may err with level / (k (k + 1)), which sum to `level`. That holds for any number of looks
-    at plans that were chosen before the first of them; none may be chosen by what a look has shown.
-
-    >>> looks = Looks(Target.parse("99%"), [1.0] * 1000)
-    >>> looks.look([1.0] * 1000).verdict
-    'kept with 95 % confidence'
-    >>> looks.look([0.0] * 6 + [1.0] * 994).verdict
-    'kept, not proven: 3,547 samples would prove it'
-    >>> looks.look([0.0] * 20 + [1.0] * 980).verdict
-    'not kept'
-    """
-
-    def __init__(self, target: Target, float_scores: ArrayLike, level: float = LEVEL) -> None:
-        if not 0 < level < 0.5:
-            raise BitsectError(f"confidence {1 - level:g} is not above 0.5 and below 1")
-        self.target, self.level, self.looks = target, level, list[Look]()
-        self._float_scores = np.asarray(float_scores, dtype=np.float64)
-
-    def look(self, plan_scores: ArrayLike) -> Look:
-        """What is known of a plan by its scores on the held-out samples."""
-        index = len(self.looks) + 1
-        pairs = Pairs.of(self._float_scores, plan_scores)
-        self.looks.append(_look(pairs, self.target, self.level / (index * (index + 1)), self.level))
-        return self.looks[-1]
-
-    def first_proven(self, ladder: Iterable[ArrayLike]) -> int | None:
-        """Which of the plans with these scores is the first to be proven; no look is spent on later ones."""
-        for index, scores in enumerate(ladder):
-            if self.look(scores).proven:
-                return index
-        return None
-
-
 def descend(
     target: Target, float_scores: ArrayLike, ladder: Iterable[ArrayLike], level: float = LEVEL
 ) -> list[Look]:
@@ -263,7 +228,7 @@ def descend(
 
     Each may err with the whole `level`, and still all promises together do: a wrong one needs the
     first plan on the ladder that misses the target to be proven, and that is one plan. The ladder is
-    fixed before the first look. Scores are taken from `ladder` one by one, so none is made in vain.
+    fixed before the first look. Scores are taken from it one by one, so none is made in vain.
 
     >>> good, bad = [1.0] * 1000, [0.0] * 30 + [1.0] * 970
     >>> [look.proven for look in descend(Target.parse("99%"), good, [good, good, bad, good])]
@@ -271,7 +236,7 @@ def descend(
     """
     looks: list[Look] = []
     for scores in ladder:
-        looks.append(_look(Pairs.of(float_scores, scores), target, level, level))
+        looks.append(_look(Pairs.of(float_scores, scores), target, level))
         if not looks[-1].proven:
             break
     return looks
@@ -279,29 +244,32 @@ def descend(
 
 def unproven(target: Target, float_scores: ArrayLike, plan_scores: ArrayLike, level: float = LEVEL) -> Look:
     """What was seen of a plan that may not be proven any more, because a safer one was not."""
-    pairs = Pairs.of(float_scores, plan_scores)
-    look = _look(pairs, target, level, level)
-    verdict = NOT_KEPT
-    if _keeps(look.kept, target):
-        alone = "a safer plan is not proven either" if look.proven else _more(pairs, target, level)
-        verdict = f"kept, not proven: {alone}"
-    return replace(look, proven=False, verdict=verdict)
+    look = _look(Pairs.of(float_scores, plan_scores), target, level)
+    if look.proven:
+        verdict = "kept, not proven: a safer plan is not proven either"
+        look = replace(look, proven=False, verdict=verdict)
+    return look
 
 
-def _more(pairs: Pairs, target: Target, level: float) -> str:
-    return f"{_would_prove(pairs, target, level)} would prove it"
+def best_unproven(looks: Sequence[Look], vouched: Sequence[bool]) -> int:
+    """Which plan of a ladder to take where the safest, the first, is not proven, and so nothing is.
+
+    The cheapest that kept the target on these samples and that softer evidence vouches for; else the
+    cheapest that kept it; else the safest.
+    """
+    kept = [index for index, look in enumerate(looks) if look.verdict != NOT_KEPT]
+    return max([index for index in kept if vouched[index]] or kept or [0])
 
 
-def _look(pairs: Pairs, target: Target, level: float, promised: float) -> Look:
-    """A look that may err with `level`, as a part of a promise that may err with `promised`."""
+def _look(pairs: Pairs, target: Target, level: float) -> Look:
     kept, least = pairs.kept(target), bound(pairs, target, level)
     proven = proves(pairs, target, level)
     if proven:
-        verdict = f"kept with {100 * (1 - promised):g} % confidence"
+        verdict = f"kept with {100 * (1 - level):g} % confidence"
     elif not _keeps(kept, target):
         verdict = NOT_KEPT
     else:
-        verdict = f"kept, not proven: {_more(pairs, target, level)}"
+        verdict = f"kept, not proven: {_would_prove(pairs, target, level)}"
     return Look(kept, least, level, proven, verdict)
 
 
@@ -331,4 +299,6 @@ def _would_prove(pairs: Pairs, target: Target, level: float) -> str:
     """How many samples of the kind that was seen would prove the target, in words."""
     share = pairs.count / pairs.samples
     needed = _least(lambda n: proves(Pairs(share * n, pairs.float_score, pairs.plan_score), target, level))
-    return "no number of samples" if needed is None else f"{needed:,} samples"
+    if needed is None or needed > MOST_NAMED:
+        return f"it would take more than {MOST_NAMED:,} samples"
+    return f"{needed:,} samples would prove it"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from ..errors import BitsectError
 from ..values import FLOAT, INT4, INT8, Cost, Costs, Format, LatencyTable, Layer, Plan
 from ..values.format import FLOAT_BITS
+
+LEAST_GAIN = 0.01  # of the time of a network: what a format must gain to be tried
 
 
 def cost(plan: Plan, layers: Sequence[Layer], table: LatencyTable | None = None) -> Cost:
@@ -25,13 +28,19 @@ def cost(plan: Plan, layers: Sequence[Layer], table: LatencyTable | None = None)
 
 
 def latency_ms(plan: Mapping[str, Format], layers: Sequence[Layer], table: LatencyTable) -> float:
-    """Σ layers t(layer, format) + Σ neighbours change(format, next format).
+    """rest + Σ layers t(layer, format) + Σ boundaries, or Σ neighbours change(format, next format).
 
-    Neighbours are layers that follow each other in graph order: where branches meet, an approximation.
+    Where a table does not know the boundaries of the network, neighbours are layers that follow each other
+    in graph order: where branches meet, an approximation.
     """
     formats = [plan[layer.name] for layer in layers]
     multiplies = sum(table.ms(layer, format) for layer, format in zip(layers, formats, strict=True))
-    return multiplies + sum(table.change_ms(before, after) for before, after in pairwise(formats))
+    if table.boundaries:
+        by_name: dict[str | None, Format] = {None: FLOAT}
+        by_name.update(plan.items())
+        between = (table.boundary_ms(b, by_name[b.before], by_name[b.after]) for b in table.boundaries)
+        return table.rest_ms + multiplies + sum(between)
+    return table.rest_ms + multiplies + sum(table.change_ms(a, b) for a, b in pairwise(formats))
 
 
 def cost_table(
@@ -52,12 +61,36 @@ def cost_table(
         return Costs(
             {layer.name: {f: float(_operations(layer, f)) for f in allowed[layer.name]} for layer in layers}
         )
+    if table.boundaries:
+        return _with_boundaries(layers, allowed, table)
     formats = dict.fromkeys(format for layer in layers for format in allowed[layer.name])
     return Costs(
         {layer.name: {f: table.ms(layer, f) for f in allowed[layer.name]} for layer in layers},
         {(a, b): ms for a in formats for b in formats if (ms := table.change_ms(a, b))},
         tuple((before.name, after.name) for before, after in pairwise(layers)),
+        rest=table.rest_ms,
     )
+
+
+def _with_boundaries(
+    layers: Sequence[Layer], allowed: Mapping[str, Sequence[Format]], table: LatencyTable
+) -> Costs:
+    """Milliseconds of layers and of what lies between them; one side of a boundary may be no layer."""
+    each = {layer.name: {f: table.ms(layer, f) for f in allowed[layer.name]} for layer in layers}
+    neighbours, changes = list[tuple[str, str]](), list[dict[tuple[Format, Format], float]]()
+    for boundary in table.boundaries:
+        before, after = boundary.before, boundary.after
+        if before is not None and after is not None:
+            neighbours.append((before, after))
+            pairs = ((a, b) for a in allowed[before] for b in allowed[after])
+            changes.append({pair: ms for pair in pairs if (ms := table.boundary_ms(boundary, *pair))})
+        elif before is not None:
+            for format in each[before]:
+                each[before][format] += table.boundary_ms(boundary, format, FLOAT)
+        elif after is not None:
+            for format in each[after]:
+                each[after][format] += table.boundary_ms(boundary, FLOAT, format)
+    return Costs(each, {}, tuple(neighbours), tuple(changes), table.rest_ms)
 
 
 def bit_operations(plan: Mapping[str, Format], layers: Iterable[Layer]) -> int:
@@ -75,17 +108,62 @@ def faster_formats(
     """`allowed` without the formats that buy a layer no time.
 
     A ladder runs from high to low; a rung stays if the device runs it and it is strictly faster than
-    every rung above. The highest that runs always stays: it is the layer's way to keep accuracy.
+    every rung above, or may be once its neighbours are in codes too and nothing has to be rounded between
+    them. The highest that runs always stays: it is the layer's way to keep accuracy.
     """
-    return {layer.name: _faster(layer, table, allowed[layer.name]) for layer in layers}
+    saved: dict[str | None, float] = {}
+    for boundary in table.boundaries:
+        between = max(table.boundary_ms(boundary, *pair) for pair in ((FLOAT, INT8), (INT8, FLOAT)))
+        if boundary.before is not None and boundary.after is not None:
+            for name in (boundary.before, boundary.after):
+                saved[name] = saved.get(name, 0.0) + between
+    return {
+        layer.name: _faster(layer, table, allowed[layer.name], saved.get(layer.name, 0.0)) for layer in layers
+    }
 
 
-def _faster(layer: Layer, table: LatencyTable, ladder: Sequence[Format]) -> tuple[Format, ...]:
+@dataclass(frozen=True)
+class Worth:
+    """Formats that a network gains by, and those that are spared: they would gain next to nothing."""
+
+    formats: tuple[Format, ...]
+    spared: frozenset[Format]
+
+
+def worthwhile(
+    layers: Sequence[Layer],
+    table: LatencyTable,
+    allowed: Mapping[str, tuple[Format, ...]],
+    formats: tuple[Format, ...],
+) -> Worth:
+    """Which of `formats` gain a network at least LEAST_GAIN of its time; the one that gains most always does.
+
+    Every format is measured, fitted and judged, which a last layer that is a little faster is not worth.
+    Asked only where a whole network was timed, so that its time is known.
+    """
+    if not table.boundaries:
+        return Worth(formats, frozenset())
+    gains = dict.fromkeys(formats, 0.0)
+    for layer in layers:
+        ms = {f: table.ms(layer, f) for f in allowed[layer.name] if table.supports(f, layer)}
+        for format in gains.keys() & ms.keys():
+            others = [other for f, other in ms.items() if f != format]
+            gains[format] += max(0.0, min(others) - ms[format]) if others else table.ms(layer, format)
+    whole = latency_ms(Plan.uniform(layers), layers, table)
+    most = max(gains, key=lambda format: gains[format])
+    kept = tuple(f for f in formats if f == most or gains[f] >= LEAST_GAIN * whole)
+    return Worth(kept, frozenset(formats) - frozenset(kept))
+
+
+def _faster(
+    layer: Layer, table: LatencyTable, ladder: Sequence[Format], saved_ms: float
+) -> tuple[Format, ...]:
     kept: dict[Format, float] = {}
     for format in ladder:
         if table.supports(format, layer):
             ms = table.ms(layer, format)
-            if all(ms < higher for higher in kept.values()):
+            least = ms - saved_ms if format.activation_bits is not None else ms
+            if all(least < higher for higher in kept.values()):
                 kept[format] = ms
     if not kept:
         raise BitsectError(

@@ -1,1 +1,1 @@
-"""What a user brings: models, data, tasks."""
+"""What a user brings: models, data, tasks, recipes."""

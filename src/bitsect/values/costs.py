@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from ..errors import BitsectError
 from .format import Format
 
+Change = Mapping[tuple[Format, Format], float]
+
 
 @dataclass(frozen=True)
 class Costs:
-    """The cost of every plan: Σ layers each[layer][format] + Σ neighbours change[format, next format].
+    """The cost of every plan: rest + Σ layers each[layer][format] + Σ neighbours change[format, next format].
+
+    A change between neighbours may have a price of its own, where `changes` name one for each pair of them.
 
     >>> int8, float_ = Format(8, 8), Format()
     >>> each = {"a": {float_: 4.0, int8: 2.0}, "b": {float_: 4.0, int8: 1.0}}
@@ -21,8 +25,10 @@ class Costs:
     """
 
     each: Mapping[str, Mapping[Format, float]]
-    change: Mapping[tuple[Format, Format], float] = field(default_factory=dict)  # 0 where not named
+    change: Change = field(default_factory=dict)  # 0 where not named
     neighbours: tuple[tuple[str, str], ...] = ()  # layers between which a change of format costs
+    changes: tuple[Change, ...] = ()  # for each two neighbours, where one price does not hold for all
+    rest: float = 0.0  # what every plan costs
 
     def of(self, layer: str, format: Format) -> float:
         if format not in self.each.get(layer, {}):
@@ -31,7 +37,13 @@ class Costs:
 
     def __call__(self, plan: Mapping[str, Format]) -> float:
         layers = sum(self.of(layer, format) for layer, format in plan.items())
-        return layers + sum(self.change.get((plan[a], plan[b]), 0.0) for a, b in self.neighbours)
+        between = zip(self.neighbours, self.prices, strict=True)
+        return self.rest + layers + sum(price.get((plan[a], plan[b]), 0.0) for (a, b), price in between)
+
+    @property
+    def prices(self) -> tuple[Change, ...]:
+        """For each two neighbours, what a change of format costs."""
+        return self.changes or (self.change,) * len(self.neighbours)
 
     @classmethod
     def bits(cls, ladders: Mapping[str, tuple[Format, ...]]) -> Costs:

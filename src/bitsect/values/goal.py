@@ -12,6 +12,7 @@ from .options import check_options, option, options
 from .target import Target
 
 GOAL = "Goal"
+LABELS, EXPECTED = "labels", "expected"
 
 
 @options
@@ -25,15 +26,35 @@ class Goal:
 
     target: Any = option("Share of the float accuracy to keep, as 99.9%.", GOAL, default=None, python=True)
     max_drop: float | None = option("Or: percentage points that may be lost.", GOAL, default=None, type=float)
+    destination: Any = option(
+        "Where it will run: onnxruntime or openvino (timed on this machine), a100, bits, portable, or the "
+        "latency table FILE.json; default: bits, or the run's own.",
+        GOAL,
+        default=None,
+        also="for",
+        python=True,
+    )
     latency: Any = option(
-        "Latency table: a100 (fitted to the paper's totals) or FILE.json.", GOAL, default=None, python=True
+        "Latency table: a100 (fitted to the paper's totals), onnxruntime or openvino (timed here) or "
+        "FILE.json; default: the destination's.",
+        GOAL,
+        default=None,
+        python=True,
+    )
+    runtime_threads: int = option(
+        "Threads that the model will run in, where it is timed.", GOAL, default=1, type=int, least=1
     )
     budget: str | None = option("Latency at most: 0.8x of 16 bit, or 3ms.", GOAL, default=None)
     max_size: str | None = option("Size at most: 12MB, or 0.5x of 16 bit.", GOAL, default=None)
     objective: str = option(
         "With a latency table, what a format must save", GOAL, default="latency", choices=("latency", "size")
     )
-    formats: Any = option("Formats to choose from, besides float.", GOAL, default=(INT8, INT4), python=True)
+    formats: Any = option(
+        "Formats to choose from, besides float, if not the destination's.",
+        GOAL,
+        default=(INT8, INT4),
+        python=True,
+    )
     keep: Sequence[str] = option(
         "PATTERN=FORMAT[,FORMAT…] limits layers to formats; PATTERN is a name, a glob, first, last or "
         "kind:depthwise.",
@@ -52,6 +73,12 @@ class Goal:
     evaluations: int = option(
         "Plans that the frontier search may judge.", GOAL, default=16, type=int, least=3
     )
+    guide: str = option(
+        "What the search goes by: the labels, or what the float network's own probabilities expect",
+        GOAL,
+        default=LABELS,
+        choices=(LABELS, EXPECTED),
+    )
     confidence: Any = option(
         "Promise the target only where samples held out from the search prove it with this confidence, "
         "as 95%.",
@@ -64,7 +91,7 @@ class Goal:
         check_options(self)
         if self.max_drop is not None and self.target not in (None, Target.drop(self.max_drop)):
             raise OptionError("pass [target=99.9%] or [max_drop=0.5], not both")
-        if self.budget and self.latency is None:
+        if self.budget and self.latency is None and self.destination in (None, "bits", "portable"):
             raise OptionError(
                 f"a latency budget of {self.budget} needs a latency table: pass [latency=a100] or a file"
             )

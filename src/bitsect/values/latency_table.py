@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import BitsectError, PlanError
 from ..files import read_json
+from .boundary import Boundary, step_key
 from .format import FLOAT, INT4, INT8, Format
 from .layer import Layer, Place, Signature
 
@@ -39,6 +40,9 @@ class LatencyTable:
     spread: Mapping[str, Mapping[Format, float]] = field(default_factory=dict)  # ±ms around a row
     changes: Mapping[Format, Mapping[Format, float]] = field(default_factory=dict)  # from → to → ms
     by_class: bool = False
+    # Known of one network where it was timed as a whole; a file holds the kernels alone.
+    rest_ms: float = 0.0  # what a run takes besides the multiplies, whatever the plan
+    boundaries: tuple[Boundary, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -94,6 +98,15 @@ class LatencyTable:
             if other in self.changes.get(one, {}):
                 return self.changes[one][other]
         raise BitsectError(f"{self._label}: no cost for the change from {before} to {after}")
+
+    def boundary_ms(self, boundary: Boundary, before: Format, after: Format) -> float:
+        """Milliseconds between two layers in these formats: to round values, or to un-round codes."""
+        step = boundary.step(before, after)
+        if step is None:
+            return 0.0
+        (ms,) = self.rows[step_key(step, boundary.elements)].values()
+        assert ms is not None
+        return ms
 
     def _entry(self, place: Place, format: Format, layer: str) -> float | None:
         key = place_key(place)

@@ -32,11 +32,31 @@ class Method:
 # The paper's set-up in every option, as we read it.
 PAPER = Method("paper", Settings(), Scoring(), Goal())
 # What was measured to be better: least-squares ranges, unsigned codes, second-order rounding of few bits;
-# layers by their predicted damage, along which the search goes; and a promise on samples held out.
+# layers by their predicted damage, along which the search goes, by expected accuracy, which is less noisy
+# than that of labels; and a promise on samples held out.
 BITSECT = Method(
     "bitsect",
     Settings(range="mse", sign="auto", rounding="gptq"),
     Scoring(metric="damage"),
-    Goal(search="frontier", confidence=0.95),
+    Goal(search="frontier", guide="expected", confidence=0.95),
 )
 METHODS = {method.name: method for method in (PAPER, BITSECT)}
+
+
+def default_words(kind: type[Any], name: str, default: Any) -> str:
+    """What an option is where nobody says otherwise, in words; and in the paper's method, if that differs.
+
+    >>> default_words(Settings, "range", "percentile"), default_words(Settings, "threads", None)
+    ('mse (paper: percentile)', '')
+    """
+    plain = _words(default)
+    for own in (BITSECT.settings, BITSECT.scoring, BITSECT.goal):
+        if type(own) is kind and name in given(own):
+            return f"{_words(given(own)[name])} (paper: {plain or 'none'})"
+    return plain
+
+
+def _words(value: Any) -> str:
+    if value in (None, True, False, ()):
+        return ""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, TypeVar, dataclass_transform
 
 from ..errors import OptionError
-from ..names import check_name
+from ..names import OWN, check_name
 
 T = TypeVar("T")
 
@@ -29,6 +29,7 @@ class Help:
     choices: Collection[str] | str | None = None  # the names, or where their table is: "module:TABLE"
     own: bool = False  # whether package.module:function may be named instead
     least: float | None = None  # the smallest number allowed
+    also: str | None = None  # another name of the option on the command line
     python: bool = False  # whether Python takes more than the command line: objects, functions
 
     def names(self) -> tuple[str, ...]:
@@ -38,6 +39,14 @@ class Help:
             module, _, attribute = table.partition(":")
             table = getattr(import_module(module), attribute)
         return tuple(table)
+
+    def line(self, default: str) -> str:
+        """What the option does, what it may be, and what it is where nobody says otherwise."""
+        text = self.text.removesuffix(".")
+        if self.choices:
+            *most, last = (*self.names(), *([OWN] if self.own else []))
+            text += f": {', '.join(most)} or {last}"
+        return f"{text}; default: {default}." if default else f"{text}."
 
 
 def option(text: str, panel: str, *, default: Any, **more: Any) -> Any:
@@ -72,6 +81,11 @@ def on_top_of(base: T, asked: Any) -> T:
     """`base` with the options that `asked` was given."""
     known = {name: getattr(base, name) for name in names_of(type(base))}
     return type(base)(**{**known, **given(asked)})
+
+
+def changed(value: T, **options: Any) -> T:
+    """`value` with other `options`; what else was given stays so."""
+    return type(value)(**{**given(value), **options})
 
 
 def names_of(kind: type[Any]) -> tuple[str, ...]:

@@ -11,14 +11,15 @@ from .placement import PLACEMENTS
 
 SAMPLES, ROUNDING, MACHINE = "Samples", "Rounding", "Network and machine"
 SIGNS = ("signed", "auto")
+ROWS = 64  # samples that run at once, where they are small
 
 
 @options
 class Settings:
     """What decides the bits of a run: fixed when it is made, and a change is refused by name.
 
-    >>> Settings(range="mse").batch_size
-    64
+    >>> Settings(range="mse").rounding
+    'squant'
     """
 
     draw: int | None = option(
@@ -41,6 +42,33 @@ class Settings:
     )
     std: float | Sequence[float] | None = option("See mean.", SAMPLES, default=None, type=list[float])
     scale: float | None = option("See mean; default: 1/255.", SAMPLES, default=None, type=float)
+    columns: Sequence[str] = option(
+        "ROLE=NAME says which column of texts is what; ROLE is text, pair, label, question, context, answers "
+        "or tokens.",
+        SAMPLES,
+        default=(),
+        type=list[str],
+    )
+    max_length: int | None = option(
+        "Tokens of a text at most: longer ones are cut, or read in windows.",
+        SAMPLES,
+        default=None,
+        type=int,
+        least=2,
+    )
+    stride: int | None = option(
+        "Tokens by which two windows of a long text overlap; default: 128.",
+        SAMPLES,
+        default=None,
+        type=int,
+        least=0,
+    )
+    processor: Any = option(
+        "Tokenizer or image processor, as hf:FOLDER; default: the network's own.",
+        SAMPLES,
+        default=None,
+        python=True,
+    )
     task: Any = option(
         "How outputs are judged",
         SAMPLES,
@@ -73,8 +101,12 @@ class Settings:
         default=None,
         choices=SIGNS,
     )
-    batch_size: int = option(
-        "Samples that run at once; bits depend on it.", MACHINE, default=64, type=int, least=1
+    batch_size: int | None = option(
+        "Samples that run at once; bits depend on it; default: up to 64, as memory allows.",
+        MACHINE,
+        default=None,
+        type=int,
+        least=1,
     )
     threads: int | None = option(
         "Bits depend on it; default: as many as torch takes.", MACHINE, default=None, type=int, least=1
@@ -86,6 +118,8 @@ class Settings:
         check_options(self)
         if not 0 < self.percentile <= 100:
             raise OptionError(f"percentile {self.percentile:g} is not above 0 and up to 100")
+        columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns or ())
+        object.__setattr__(self, "columns", columns)
         for name in ("mean", "std"):  # JSON gives a list back
             value = getattr(self, name)
             if isinstance(value, Sequence) and not isinstance(value, str):
@@ -96,6 +130,11 @@ class Settings:
         for name in ("refit", "bias_correction"):
             if not getattr(self, name) and self.rounding != "gptq":
                 raise OptionError(f"[{name}=False] is for [rounding=gptq], not {self.rounding}: leave it out")
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """How texts become inputs."""
+        return {"columns": self.columns, "max_length": self.max_length, "stride": self.stride}
 
     @property
     def pixels(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ...values import Plan
 from ...values.grid import Grid
 from ..ties import CodesOf, Key
 from .biases import add_bias, plus
-from .destination import Destination, Note, bits_of, deviations
+from .form import Form, Note, bits_of, deviations
 from .grouped import GROUPED, write_groups
 from .marks import Marked
 from .neighbours import RECTIFIERS, absorb_padding, bounds, is_superfluous, passes_on
@@ -33,9 +33,9 @@ class Edit:
         plan: Plan,
         rounding: Rounding,
         marked: Marked,
-        destination: Destination,
+        form: Form,
     ) -> None:
-        self.program, self.rounder, self.rounding, self.destination = program, rounder, rounding, destination
+        self.program, self.rounder, self.rounding, self.form = program, rounder, rounding, form
         self.nodes, self.results = Nodes(marked.model.graph), marked.results
         self.grids: dict[Value, Grid] = {}  # of values that are rounded already
         self.rounded: dict[tuple[Value, Grid], Value] = {}
@@ -50,14 +50,17 @@ class Edit:
         for site in self.sites:
             self._drop_batch_norm(site)
         for name, mark in self.results.items():
-            grid = self.rounding.results[name]
-            self._replace_rounded(mark, self._unrectified(mark.inputs[0], grid), grid, name)
+            grid = self.rounding.results.get(name)
+            if grid is None:
+                replace(mark.outputs[0], mark.inputs[0])
+            else:
+                self._replace_rounded(mark, self._unrectified(mark.inputs[0], grid), grid, name)
         for site in self.sites:
             self._write_layer(site)
         for node in self.nodes:
             if node.op_type == "Add":
                 self._round_addends(node)
-        if not self.destination.packs:
+        if not self.form.packs:
             for site in self.sites:
                 if site.format.is_float:
                     self._keep_float(site)
@@ -110,7 +113,7 @@ class Edit:
         if [reader.op_type for reader in readers] != ["QuantizeLinear"]:
             return False
         rounded = [use.node.outputs[0] for use in readers[0].outputs[0].uses()]
-        grids = [self.destination.held(self.grids[value]) for value in rounded if value in self.grids]
+        grids = [self.form.held(self.grids[value]) for value in rounded if value in self.grids]
         return all(is_superfluous(self.nodes, rectifier, grid) for grid in grids)
 
     # Values
@@ -128,7 +131,7 @@ class Edit:
             return value
         if (value, grid) not in self.rounded:
             name = f"{value.name}.int{bits_of(grid)}"
-            zero = self.destination.zero_point(grid)
+            zero = self.form.zero_point(grid)
             parameters = [
                 self.nodes.add_constant(f"{name}.scale", np.array(grid.scale, np.float32)),
                 self.nodes.add_constant(f"{name}.zero_point", zero),
@@ -146,8 +149,8 @@ class Edit:
         ONNX Runtime drops a Relu in front of a 4-bit QuantizeLinear, and fails to load a Clip there:
         4-bit values are clipped by Max and Min, and always, so that neither comes to stand there.
         """
-        packed = self.destination.packs and bits_of(grid) <= 4
-        held = self.destination.held(grid)
+        packed = self.form.packs and bits_of(grid) <= 4
+        held = self.form.held(grid)
         if grid.low <= held.low and grid.high >= held.high and not packed:
             return value
         ends = [
@@ -181,7 +184,7 @@ class Edit:
             return value
         step = value.producer()
         before = self._round_steps(step.inputs[0], grid)
-        if step.op_type not in ("Slice", "Pad") or self.destination.packs:
+        if step.op_type not in ("Slice", "Pad") or self.form.packs:
             step.replace_input_with(0, before)
             return self._round(value, grid)
         codes, *parameters = before.producer().inputs
@@ -211,7 +214,7 @@ class Edit:
             self._round(value, grid).producer().inputs[0],
             self.nodes.add_constant(f"{site.name}.input.scale", np.full(channels, grid.scale, np.float32)),
             self.nodes.add_constant(
-                f"{site.name}.input.zero_point", np.full(channels, self.destination.zero_point(grid))
+                f"{site.name}.input.zero_point", np.full(channels, self.form.zero_point(grid))
             ),
         ]
         hidden = self.nodes.add("DequantizeLinear", inputs, f"{site.name}.input.dequantize", axis=1)
@@ -238,7 +241,7 @@ class Edit:
         if not site.format.is_float:
             has_weight = site.multiply.weight is not None
             kernel = "MatMul" if site.op_type == GROUPED else site.op_type
-            for why in deviations(self.destination, site.format, kernel, has_weight=has_weight):
+            for why in deviations(self.form, site.format, kernel, has_weight=has_weight):
                 self._note(site, *why)
 
     def _write_float(self, site: Site, index: int) -> None:
@@ -257,7 +260,7 @@ class Edit:
         if turns is None:  # something else than a transpose lies between: it stays there
             replace(site.marks[index].outputs[0], self._dequantized(site, weight))
             return
-        if site.op_type == "Gather" and not self.destination.packs:
+        if site.op_type == "Gather" and not self.form.packs:
             self._write_look_up(site, weight)
             return
         for turn in turns:
@@ -310,7 +313,7 @@ class Edit:
 
     def _dequantized(self, site: Site, weight: CodedWeight, part: str = "") -> Value:
         name = f"{site.name}{part}.weight"
-        codes = weight.codes.astype(self.destination.weight_type(site.format))
+        codes = weight.codes.astype(self.form.weight_type(site.format))
         scales, form = weight.scale_form()
         inputs = [
             self.nodes.add_constant(f"{name}.codes", codes),

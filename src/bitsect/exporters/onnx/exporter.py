@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from ..exporter import Exporter
 from ..proof import prove
-from .destination import DESTINATIONS
 from .write import check_precision, write_onnx
 
 ONNX = Exporter(
     extra="onnx",
     packages=("onnx", "onnx_ir", "onnxscript", "onnxruntime"),
-    destinations=DESTINATIONS,
     check=check_precision,
     write=write_onnx,
     prove=prove,

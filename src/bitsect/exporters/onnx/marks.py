@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from ...network.operators import is_tensor, origins, through_reshapes
 from ...network.parts import Multiply
 from ...network.program import Program
 from ...network.quiet import quiet
+from ...rounding.placements.integers import INTEGER_CONVOLUTIONS
 from .grouped import GROUPED
 
 DOMAIN = "bitsect"  # of the marks; none is left in a written model
@@ -55,8 +57,41 @@ class Marked:
     results: dict[str, Any]  # by the name of the node in the captured graph
 
 
-def to_onnx(program: Program, results: Iterable[str]) -> Marked:
-    """The program as an ONNX model, with marks at all operands of its multiplies and at `results`."""
+_MADE: WeakKeyDictionary[Program, tuple[Any, list[OperandKey | str]]] = WeakKeyDictionary()
+
+
+def to_onnx(program: Program) -> Marked:
+    """The program as an ONNX model, with marks wherever some plan under some placement rounds a value.
+
+    Made once for each program, for torch.onnx takes seconds; everyone gets a copy to edit, weights shared.
+    """
+    if program not in _MADE:
+        _MADE[program] = _made(program)
+    made, keys = _MADE[program]
+    model = made.clone()
+    found = {
+        keys[int(node.metadata_props[DOMAIN])]: node
+        for node in model.graph
+        if node.domain == DOMAIN and node.op_type == "Mark"
+    }
+    return Marked(
+        model,
+        {key: node for key, node in found.items() if isinstance(key, tuple)},
+        {key: node for key, node in found.items() if isinstance(key, str)},
+    )
+
+
+def _results(program: Program) -> Iterator[str]:
+    """The nodes whose results may be rounded: of convolutions, and sums."""
+    for multiply in program.multiplies:
+        if multiply.place.signature.kind in INTEGER_CONVOLUTIONS:
+            yield program.tensors[multiply.output].name
+    for total in program.sums:
+        yield program.tensors[total.tensor].name
+
+
+def _made(program: Program) -> tuple[Any, list[OperandKey | str]]:
+    """The marked model, and what each mark stands for."""
     try:
         import onnxscript.optimizer
         from onnx_ir.passes import common
@@ -64,7 +99,7 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
         raise MissingExtraError(error.name or "onnx", "onnx", "export to ONNX") from None
 
     keys: list[OperandKey | str] = []
-    marked = _with_marks(program, results, keys)
+    marked = _with_marks(program, dict.fromkeys(_results(program)), keys)
     try:
         with quiet(), _without_guards(program):
             made = torch.onnx.export(
@@ -80,20 +115,13 @@ def to_onnx(program: Program, results: Iterable[str]) -> Marked:
     assert made is not None
     model = made.model
     model.opset_imports[DOMAIN] = 1
-    found: dict[OperandKey | str, Any] = {}
     for node in model.graph:
         kind = node.metadata_props.get(DOMAIN)
         if kind is not None:  # an identity no longer, so that it is left alone
             node.domain, node.op_type = DOMAIN, GROUPED if kind == GROUPED else "Mark"
-        if node.op_type == "Mark":
-            found[keys[int(node.metadata_props[DOMAIN])]] = node
     onnxscript.optimizer.fold_constants(model)
     common.RemoveUnusedNodesPass()(model)
-    return Marked(
-        model,
-        {key: node for key, node in found.items() if isinstance(key, tuple)},
-        {key: node for key, node in found.items() if isinstance(key, str)},
-    )
+    return model, keys
 
 
 def _translations() -> dict[Any, Callable[..., Any]]:

@@ -23,14 +23,14 @@ import torch.utils._pytree as pytree
 
 from ... import __version__
 from ...errors import ExportError
-from ...names import check_name
 from ...network.program import Program
 from ...network.remarks import float32_instead
 from ...values import Plan
+from ...values.destination import check_written
 from ..subject import Subject
 from ..ties import CodesOf, Key
-from .destination import DESTINATIONS, Destination, Note
 from .edit import Edit
+from .form import FORMS, Note
 from .marks import DOMAIN, OPSET, to_onnx
 
 LARGEST_FILE_BYTES = (
@@ -58,8 +58,9 @@ def write_onnx(
 ) -> Written:
     """The program under its plan, written to `path`: whole and checked, or not at all."""
     program, rounder, plan = subject.program, subject.rounder, subject.plan
-    check_name("destination", destination, DESTINATIONS)
-    chosen = DESTINATIONS[destination]
+    form = check_written(destination).form
+    assert form is not None
+    chosen = FORMS[form]
     if rounder.placement != chosen.placement:
         raise ExportError(
             f"a model for {destination} is judged under placement '{chosen.placement.name}', "
@@ -67,11 +68,11 @@ def write_onnx(
         )
     check_precision(program, plan)
     rounding = rounder(plan)
-    marked = to_onnx(program, rounding.results)
+    marked = to_onnx(program)
     edit = Edit(program, rounder, plan, rounding, marked, chosen)
     notes = edit.run()
     _tidy(marked.model, program)
-    marked.model.metadata_props.update(_metadata(program, plan, chosen, metadata or {}))
+    marked.model.metadata_props.update(_metadata(program, plan, destination, metadata or {}))
     try:
         size = _write(marked.model, Path(path))
     except OSError as error:
@@ -90,14 +91,12 @@ def check_precision(program: Program, plan: Plan) -> None:
             )
 
 
-def _metadata(
-    program: Program, plan: Plan, destination: Destination, more: Mapping[str, str]
-) -> dict[str, str]:
+def _metadata(program: Program, plan: Plan, destination: str, more: Mapping[str, str]) -> dict[str, str]:
     return {
         "bitsect.version": __version__,
         "bitsect.torch": torch.__version__,
-        "bitsect.destination": destination.name,
-        "bitsect.placement": destination.placement.name,
+        "bitsect.destination": destination,
+        "bitsect.placement": check_written(destination).placement.name,
         "bitsect.program": program.fingerprint,
         "bitsect.plan": json.dumps(plan.to_json()),
         "bitsect.outputs": json.dumps(output_names(program)),

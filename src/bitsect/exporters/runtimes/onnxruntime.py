@@ -19,6 +19,7 @@ from ...errors import BitsectError, DataError, ExportError, MissingExtraError
 from ...files import first_line, parse_json, reading
 from ...measure.evaluator import naming
 from ...sources.data import Inputs, Samples
+from ...sources.tasks.tally import Tally
 from ...sources.tasks.task import Task
 
 TIMING_SECONDS = 1.0  # that each model is timed for
@@ -176,12 +177,7 @@ class ReferenceModel(OnnxModel):
                 f"{path}: the reference evaluator cannot load it: {first_line(error)}"
             ) from error
         self.path, self.runtime = Path(path), f"onnx {onnx.__version__} reference evaluator"
-        self.inputs = {
-            each.name: [size.dim_param or size.dim_value or None for size in each.type.tensor_type.shape.dim]
-            for each in model.graph.input
-        }
-        self.outputs = [each.name for each in model.graph.output]
-        self.metadata = {each.key: each.value for each in model.metadata_props}
+        self.inputs, self.outputs, self.metadata = _about(model)
 
     def _run(self, feed: dict[str, Array]) -> list[Array]:
         try:
@@ -192,7 +188,31 @@ class ReferenceModel(OnnxModel):
             ) from error
 
 
-RUNTIMES: dict[str, type[OnnxModel]] = {"onnxruntime": OnnxModel, "reference": ReferenceModel}
+def read_about(path: str | Path) -> tuple[dict[str, Any], list[str], dict[str, str]]:
+    """The inputs with their shapes, the outputs, and what the file at `path` says of itself."""
+    try:
+        import onnx
+    except ImportError:
+        raise MissingExtraError("onnx", "onnx", "reading an ONNX model") from None
+    _check_exists(path)
+    with reading(path, ExportError, what="ONNX model", way_out="export it again"):
+        return _about(onnx.load(path, load_external_data=False))
+
+
+def _about(model: Any) -> tuple[dict[str, Any], list[str], dict[str, str]]:
+    inputs = {
+        each.name: [size.dim_param or size.dim_value or None for size in each.type.tensor_type.shape.dim]
+        for each in model.graph.input
+    }
+    about = {each.key: each.value for each in model.metadata_props}
+    return inputs, [each.name for each in model.graph.output], about
+
+
+RUNTIMES: dict[str, Any] = {
+    "onnxruntime": OnnxModel,
+    "openvino": "bitsect.exporters.runtimes.openvino:OpenVinoModel",
+    "reference": ReferenceModel,
+}
 
 
 @dataclass(frozen=True)
@@ -220,16 +240,16 @@ def run_onnx(
     """Accuracy of a model on labelled samples, and its latency, but for the reference evaluator's."""
     if samples.labels is None:
         raise DataError(f"{samples.spec}: no labels: an ONNX model is judged by labels")
-    scores = []
+    tally = Tally()
     for batch in samples.batches(batch_size):
         assert batch.labels is not None
-        with naming(samples, int(batch.indices[0])):
-            scores.append(task.score(model.run(batch.inputs), batch.labels))
+        with naming(samples, batch.indices):
+            tally.add(task.outcome(model.run(batch.inputs), batch.labels), batch.labels, batch.indices)
         progress(len(batch.indices))
     latency = None
-    if not isinstance(model, ReferenceModel):
+    if type(model) is OnnxModel:
         latency = latencies_ms([model.path], samples.inputs(slice(0, 1)))[0]
-    return Ran(task.score_all(torch.cat(scores)), len(samples), latency, model.runtime, task.output)
+    return Ran(tally.accuracy(task, samples), samples.count, latency, model.runtime, task.output)
 
 
 def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float | None = None) -> list[float]:
@@ -255,6 +275,11 @@ def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float 
                 best[index] = min(best[index], time.perf_counter() - start)
         rounds += 1
     return [1000 * value for value in best]
+
+
+def feed_of(path: str | Path, inputs: Inputs) -> dict[str, Array]:
+    """The inputs of one sample as the file at `path` takes them."""
+    return {n: v.detach().cpu().numpy() for n, v in _whole_batch(OnnxModel(path, threads=1), inputs).items()}
 
 
 def kernels(path: str | Path) -> list[tuple[str, str]]:

@@ -65,6 +65,10 @@ class Problem:
         """Every layer in `format`; where that is not allowed, on the rung above it, else on its top rung."""
         return uniform_plan(self.ladders, format)
 
+    def on_ladders(self, plan: Plan) -> Plan:
+        """`plan` with formats that a layer's ladder lacks, as of a uniform plan, on the rung above."""
+        return Plan({name: uniform_plan(self.ladders, format)[name] for name, format in plan.items()})
+
     @property
     def changes(self) -> tuple[tuple[str, Format], ...]:
         """Every layer in every format that rounds it: what `damage` must have been measured for."""

@@ -20,6 +20,9 @@ Numbers = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 STEP = 10.0  # where only an order is known, how much worse the next lower format is taken to be
+# Shares of the damage of the plan that was found: in small steps down to an eighth, where most are proven,
+# then in large ones, so that hardly ever none is.
+SAFER = (*(2 ** (-step / 4) for step in range(1, 13)), 1 / 16, 1 / 32, 1 / 64)
 SWAPS = 64  # exchanges tried at most to better one plan
 TINY = 1e-12  # of the largest cost or damage: differences below are rounding errors
 
@@ -64,11 +67,13 @@ class Trails:
             self._row[i, r] = none if row is None else row
             self._cost[i, r] = self.costs.of(self.names[i], format)
             self._format[i, r] = formats.index(format)
-        change = [self.costs.change.get((a, b), 0.0) for a in formats for b in formats]
-        self._change = np.array(change, dtype=np.float64).reshape(len(formats), len(formats))
         known = {name: i for i, name in enumerate(self.names)}
-        edges = [(known[a], known[b]) for a, b in self.costs.neighbours] if self._change.any() else []
+        edges = [(known[a], known[b]) for a, b in self.costs.neighbours]
         self._before, self._after = (np.array([e[k] for e in edges], dtype=np.int64) for k in (0, 1))
+        change = [price.get((a, b), 0.0) for price in self.costs.prices for a in formats for b in formats]
+        self._change = np.array(change, dtype=np.float64).reshape(len(edges), len(formats), len(formats))
+        self._edges = np.arange(len(edges)) if self._change.any() else np.arange(0)
+        self._before, self._after = self._before[self._edges], self._after[self._edges]
         self._gram = np.pad(self.damage.gram.astype(np.float64), ((0, 1), (0, 1)))  # as corrected
 
     # One plan
@@ -89,8 +94,8 @@ class Trails:
     def price(self, at: Whole) -> float:
         layers = np.arange(len(at))
         formats = self._format[layers, at]
-        changes = self._change[formats[self._before], formats[self._after]].sum()
-        return float(self._cost[layers, at].sum() + changes)
+        changes = self._change[self._edges, formats[self._before], formats[self._after]].sum()
+        return float(self.costs.rest + self._cost[layers, at].sum() + changes)
 
     def correct(self, layer: int, rung: int, factor: float) -> None:
         """Take the damage of a layer on a rung for `factor` times what was predicted so far."""
@@ -126,9 +131,9 @@ class Trails:
         if not len(self._before):
             return total
         formats = self._format[np.arange(len(at)), at]
-        table = np.zeros((len(self.names), len(self._change)))  # borders of a layer, were it in a format
-        np.add.at(table, self._before, self._change[:, formats[self._after]].T)
-        np.add.at(table, self._after, self._change[formats[self._before], :])
+        table = np.zeros((len(self.names), self._change.shape[1]))  # borders of a layer, were it in a format
+        np.add.at(table, self._before, self._change[self._edges, :, formats[self._after]])
+        np.add.at(table, self._after, self._change[self._edges, formats[self._before], :])
         new = table[self._layer, self._format[self._layer, self._rung]]
         return np.asarray(new - table[self._layer, formats[self._layer]])
 
@@ -207,8 +212,8 @@ def trail(problem: Problem) -> list[Point]:
     return thinned(trails, trails.down(trails.rungs(problem.start)))
 
 
-def safer(problem: Problem, plan: Plan, count: int = 6) -> list[Plan]:
-    """The cheapest plans with 1/√2, 1/2 … of the predicted damage of `plan`, safest last.
+def safer(problem: Problem, plan: Plan) -> list[Plan]:
+    """The cheapest plans with ever less of the predicted damage of `plan` (see SAFER), safest last.
 
     They are chosen before any held-out sample is looked at, for when `plan` is not proven on those.
     """
@@ -216,8 +221,8 @@ def safer(problem: Problem, plan: Plan, count: int = 6) -> list[Plan]:
     damage = trails.predicted(trails.rungs(plan))
     found: dict[Plan, None] = {}
     points = trail(problem)
-    for step in range(1, count + 1):
-        within = [point for point in points if point.damage <= damage / 2 ** (step / 2)]
+    for share in SAFER:
+        within = [point for point in points if point.damage <= damage * share]
         if within:
             at = trails.polished(trails.rungs(min(within, key=lambda point: point.cost).plan))
             found[trails.plan(at)] = None

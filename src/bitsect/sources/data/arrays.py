@@ -38,6 +38,14 @@ class Arrays:
         if not any(lengths.values()):
             raise DataError(f"{self.title}: holds no samples: give at least one")
 
+    @property
+    def lengths(self) -> None:
+        """All are of one shape."""
+
+    @property
+    def groups(self) -> None:
+        """Each is a whole."""
+
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
 
@@ -48,6 +56,9 @@ class Arrays:
             labels=None if self.labels is None else self.labels[indices],
             origin=indices if self.origin is None else self.origin[indices],
         )
+
+    def without_labels(self) -> Arrays:
+        return replace(self, labels=None)
 
     def check(self) -> None:
         """Nothing: what labels may be only the task knows, and inputs are looked at as they are read."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError, MissingExtraError
 from ...files import reading
+from .processor import resized
 
 GREY = ("1", "L", "LA")
 COLOUR = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")
@@ -39,11 +40,13 @@ def common_mode(paths: Iterable[Path]) -> str:
     return "L" if grey else "RGB"
 
 
-def decode(path: Path, mode: str) -> NDArray[np.uint8]:
-    """The image as H×W×C."""
+def decode(path: Path, mode: str, processor: Any = None) -> NDArray[np.uint8]:
+    """The image as H×W×C, brought to the size of a network by its processor if there is one."""
     with _opened(path) as image:
         image.verify()  # compares checksums where a format has them, which decoding does not
     with _opened(path) as image:
+        if processor is not None:
+            return resized(processor, image.convert(mode))
         pixels = np.asarray(image.convert(mode))
     return pixels[..., None] if mode == "L" else pixels
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor
 from ...errors import DataError
 from .decode import common_mode, decode, read_ahead
 from .pixels import Pixels
+from .processor import as_processed
 
 KEPT_BYTES = 10**9  # a folder that decodes to no more is decoded once: a search reads it many times
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -30,18 +31,30 @@ class Folder:
     labels: Tensor | None
     pixels: Pixels
     workers: int
+    processor: Any = None  # that brings images to the size of a network
     kept: dict[int, NDArray[np.uint8]] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def lengths(self) -> None:
+        """All are of one shape."""
+
+    @property
+    def groups(self) -> None:
+        """Each is a whole."""
 
     def __len__(self) -> int:
         return len(self.paths)
 
     @cached_property
     def mode(self) -> str:
-        return common_mode(self.paths)
+        return common_mode(self.paths) if self.processor is None else "RGB"
 
     def select(self, indices: Tensor) -> Folder:
         paths = [self.paths[index] for index in indices.tolist()]
         return replace(self, paths=paths, labels=None if self.labels is None else self.labels[indices])
+
+    def without_labels(self) -> Folder:
+        return replace(self, labels=None)
 
     def check(self) -> None:
         _ = self.mode  # reads every header
@@ -55,6 +68,8 @@ class Folder:
 
     def contents(self) -> Iterator[Any]:
         yield f"{self.mode} {self.pixels}".encode()
+        if self.processor is not None:
+            yield str(self.processor).encode()
         for index, path in enumerate(self.paths):
             label = None if self.labels is None else int(self.labels[index])
             image = path.read_bytes()
@@ -64,33 +79,50 @@ class Folder:
     def _image(self, index: int) -> NDArray[np.uint8]:
         image = self.kept.get(index)
         if image is None:
-            image = decode(self.paths[index], self.mode)
+            image = decode(self.paths[index], self.mode, self.processor)
             if image.nbytes * len(self) <= KEPT_BYTES:  # all are of one size
                 self.kept[index] = image
         return image
 
 
-def list_images(root: Path, pixels: Pixels, workers: int) -> Folder:
+def list_images(
+    root: Path,
+    pixels: Pixels,
+    workers: int,
+    processor: Any = None,
+    known: Mapping[str, int] | None = None,
+) -> Folder:
     """The images in the sub-folders of a folder, which are the classes; or, unlabelled, in itself.
 
-    If all sub-folders have integers for names, these are the classes; else they are counted in the
-    order of their names. Hidden files, and those without the suffix of an image, are left out.
+    If the network knows classes by these names, they are its own. Else, if all sub-folders have integers for
+    names, these are the classes; else they are counted in the order of their names. A network that counts a
+    background as class 0, which no folder holds, has all others one higher.
+    Hidden files, and those without the suffix of an image, are left out.
     """
     classes = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     paths, labels = _images(root), None
     if classes and paths:
         raise DataError(f"{paths[0]}: lies beside sub-folders, which are classes: move it into one")
     if classes:
-        numbered = all(folder.name.isdecimal() for folder in classes)
+        of_folder = _numbers([folder.name for folder in classes], known or {})
         numbers: list[int] = []
-        for number, folder in enumerate(classes):
+        for folder in classes:
             images = _images(folder)
             paths += images
-            numbers += [int(folder.name) if numbered else number] * len(images)
+            numbers += [of_folder[folder.name]] * len(images)
         labels = torch.tensor(numbers)
     if not paths:
         raise DataError(f"{root}: no images in it or its sub-folders: expected {', '.join(SUFFIXES)}")
-    return Folder(root, paths, labels, pixels, workers)
+    return Folder(root, paths, labels, as_processed(processor, pixels), workers, processor)
+
+
+def _numbers(names: list[str], known: Mapping[str, int]) -> dict[str, int]:
+    """The class of every sub-folder."""
+    if all(name in known for name in names):
+        return {name: known[name] for name in names}
+    numbered = all(name.isdecimal() for name in names)
+    first = int(known.get("background") == 0 and "background" not in names and len(names) < len(known))
+    return {name: first + (int(name) if numbered else number) for number, name in enumerate(names)}
 
 
 def _images(folder: Path) -> list[Path]:

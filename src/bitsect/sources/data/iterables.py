@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
+from ..tasks.outputs import IGNORED
 from .arrays import Arrays, Form, make_arrays, take_labels
 from .pixels import Pixels
+from .sequences import Sequences, filled
 
 NAME = "data"
+IDS, MASK = "input_ids", "attention_mask"
 
 
-def collect(data: Any, pixels: Pixels) -> Arrays:
+def collect(data: Any, pixels: Pixels) -> Arrays | Sequences:
     """The samples of one batch or of an iterable of batches, in the order they come.
 
     A batch is `inputs` or `(inputs, labels)`. Inputs are a tensor, a tuple of tensors or a
@@ -35,9 +38,41 @@ def collect(data: Any, pixels: Pixels) -> Arrays:
         same = batch.form == form and batch.tensors.keys() == batches[0].tensors.keys()
         if not same or (batch.labels is not None) != labelled:
             raise DataError(f"{batch.title} is made of other parts than the first: make all batches alike")
+    if form == "dict" and _are_ragged(batches):
+        return _sequences(batches)
     tensors = {key: _joined([batch.tensors[key] for batch in batches]) for key in batches[0].tensors}
     labels = _joined([batch.labels for batch in batches if batch.labels is not None]) if labelled else None
     return make_arrays(NAME, tensors, form, labels, pixels)
+
+
+def _are_ragged(batches: list[Arrays]) -> bool:
+    """Whether batches hold tokens, each padded to a length of its own, as collators do."""
+    ids = [batch.tensors.get(IDS) for batch in batches]
+    return len({part.shape[1] for part in ids if part is not None and part.ndim == 2}) > 1
+
+
+def _sequences(batches: list[Arrays]) -> Sequences:
+    """Rows of tokens without the padding that a mask shows."""
+    rows: dict[str, list[Tensor]] = {key: [] for key in batches[0].tensors}
+    labels: list[Tensor] = []
+    for batch in batches:
+        width, mask = batch.tensors[IDS].shape[1], batch.tensors.get(MASK)
+        for row in range(len(batch)):
+            inside = torch.arange(width) if mask is None else mask[row].nonzero().flatten()
+            kept = slice(int(inside[0]), int(inside[-1]) + 1) if len(inside) else slice(0, 0)
+            for key, tensor in batch.tensors.items():
+                if tensor.ndim != 2 or tensor.shape[1] != width:
+                    raise DataError(f"{batch.title}: '{key}' is {tuple(tensor.shape)} beside {width} tokens")
+                rows[key].append(tensor[row, kept])
+            if batch.labels is not None:
+                per_token = batch.labels.ndim == 2 and batch.labels.shape[1] == width
+                labels.append(batch.labels[row, kept] if per_token else batch.labels[row])
+    sizes = torch.tensor([len(row) for row in rows[IDS]])
+    held = None
+    if labels:
+        held = filled(labels, IGNORED) if labels[0].ndim else torch.stack(labels)
+    places = [f"sample {number}" for number in range(len(sizes))]
+    return Sequences(NAME, {key: filled(parts, 0) for key, parts in rows.items()}, sizes, held, places)
 
 
 def _batch(batch: Any, name: str) -> Arrays:

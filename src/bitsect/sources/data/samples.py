@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ...errors import DataError
+from .sequences import Sequences
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 
@@ -22,18 +23,27 @@ class Batch:
     inputs: Inputs
     labels: Tensor | None
     indices: Tensor  # of the samples
-    rows: Tensor | None = None  # the sample of each row of `inputs`, where one spans several rows
 
 
 class Source(Protocol):
-    """What holds the samples: `Arrays` in memory, or a `Folder` of images."""
+    """What holds the samples: `Arrays` in memory, `Sequences` of any length, or a `Folder` of images."""
 
     @property
     def labels(self) -> Tensor | None: ...
 
+    @property
+    def lengths(self) -> Tensor | None:
+        """The length of every sample, where they differ: then only samples of one length run together."""
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The number of what each sample is a part of, where one question is asked of several windows."""
+
     def __len__(self) -> int: ...
 
     def select(self, indices: Tensor) -> Source: ...
+
+    def without_labels(self) -> Source: ...
 
     def check(self) -> None:
         """Refuse at once, where it costs little, what reading would refuse later."""
@@ -67,6 +77,33 @@ class Samples:
     def labels(self) -> Tensor | None:
         return self.source.labels
 
+    @property
+    def groups(self) -> Tensor | None:
+        """The number of the question that each sample is a window of; None where a sample is a whole."""
+        return self.source.groups
+
+    @property
+    def count(self) -> int:
+        """What accuracy is counted in: samples, or questions where samples are windows of them."""
+        groups = self.groups
+        return len(self) if groups is None else len(torch.unique(groups))
+
+    def select(self, indices: Tensor) -> Samples:
+        """The samples of these indices; where they are windows, those of the questions of these indices."""
+        return replace(self, source=self.source.select(windows_of(self.groups, indices)))
+
+    def at_length(self, length: int) -> Samples:
+        """Sequences filled up to one length, for a network that takes no other; others as they are."""
+        if not isinstance(self.source, Sequences):
+            return self
+        over = (self.source.sizes > length).nonzero().flatten()
+        if len(over):
+            raise DataError(
+                f"{self.name(int(over[0]))} has {int(self.source.sizes[over[0]])} tokens, the network was "
+                f"captured with {length}: pass [max_length={length}] to cut texts"
+            )
+        return replace(self, source=replace(self.source, fixed=length))
+
     def name(self, index: int) -> str:
         """What a user knows this sample by: its file, or its place among those that were given."""
         return self.source.name(index)
@@ -74,9 +111,26 @@ class Samples:
     def inputs(self, indices: slice | Tensor) -> Inputs:
         return next(self.source.stream([torch.arange(len(self))[indices]]))
 
+    def parts(self, batch_size: int) -> list[Tensor]:
+        """The indices of every batch: in order or, where lengths differ, those of one length together.
+
+        So nothing is ever padded. Batches of several lengths come in a seeded random order, which makes
+        the first of them a fair draw of all.
+        """
+        everything, lengths = torch.arange(len(self)), self.source.lengths
+        if lengths is None:
+            return list(torch.split(everything, batch_size))
+        found = [
+            part
+            for length in torch.unique(lengths)
+            for part in torch.split(everything[lengths == length], batch_size)
+        ]
+        order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))
+        return [found[index] for index in order.tolist()]
+
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """All samples in order; the last batch may be smaller."""
-        parts = torch.split(torch.arange(len(self)), batch_size)
+        """All samples in their batches, of which some may be smaller."""
+        parts = self.parts(batch_size)
         for indices, inputs in zip(parts, self.source.stream(parts), strict=True):
             yield Batch(inputs, None if self.labels is None else self.labels[indices], indices)
 
@@ -97,3 +151,14 @@ def drawn(name: str, total: int, samples: int | None, seed: int) -> Tensor:
     if not 1 <= samples <= total:
         raise DataError(f"{name}: {samples} samples asked for, it has {total}: ask for 1 to {total}")
     return torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:samples]
+
+
+def windows_of(groups: Tensor | None, indices: Tensor) -> Tensor:
+    """The samples that belong to the questions `indices`, in their order; without groups, `indices`."""
+    if groups is None:
+        return indices
+    place = torch.full((int(groups.max()) + 1,), -1)
+    place[torch.unique(groups)[indices]] = torch.arange(len(indices))
+    wanted = place[groups]
+    chosen = (wanted >= 0).nonzero().flatten()
+    return chosen[torch.argsort(wanted[chosen], stable=True)]

@@ -1,10 +1,10 @@
-"""Where networks come from: `zoo:NAME`, `paper:NAME`, `FILE.pt2` or `package.module:function`."""
+"""Where networks come from: `hf:NAME`, `zoo:NAME`, `paper:NAME`, `FILE.pt2` or `package.module:function`."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from ...errors import BitsectError
 from ...names import calling, resolve
+from ..preparation import NOTHING, Preparation
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Network:
 
     model: nn.Module | ExportedProgram
     example: Any = None
+    any_example: bool = False  # whether samples, where there are some, are the better example
 
 
 def load_model(spec: str, *, trust: bool = False) -> Network:
@@ -43,6 +45,10 @@ def _load(spec: str, trust: bool) -> Network:
         from .paper import paper_network
 
         return Network(*paper_network(name))
+    if source == "hf":
+        from .hf import load_hf
+
+        return Network(*load_hf(spec, trust=trust), any_example=True)
     if spec.endswith(".pt2"):
         from .pt2 import load_pt2
 
@@ -54,8 +60,40 @@ def _load(spec: str, trust: bool) -> Network:
             f"model '{spec}' is not a .pt2 file; save it with torch.export.save, or name a function"
         )
     raise BitsectError(
-        f"unknown model '{spec}': use zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"
+        f"unknown model '{spec}': use hf:FOLDER, zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"
     )
+
+
+def full_spec(spec: str) -> str:
+    """`spec` as it can be found again from another folder."""
+    if not spec.startswith("hf:"):
+        return spec
+    from .hf import Place
+
+    place = Place.of(spec)
+    return f"hf:{place.path}" + (f"@{place.revision}" if place.revision else "")
+
+
+def preparation_for(model: Any, processor: Any = None, *, trust: bool = False) -> Preparation:
+    """What makes inputs of texts and images for `model`: its own processor, or the one that is named."""
+    named = isinstance(processor, str)
+    known: Preparation | None = None
+    if isinstance(model, str) and model.startswith("hf:"):
+        from .hf import preparation_of
+
+        known = preparation_of(model, trust=trust)
+    elif isinstance(model, nn.Module) or (processor is not None and not named):
+        from .hf import preparation_of_object
+
+        known = preparation_of_object(model, None if named else processor)
+    if named:
+        from .hf import preparation_of
+
+        other = preparation_of(processor if processor.startswith("hf:") else f"hf:{processor}", trust=trust)
+        return other if known is None else replace(known, processor=other.processor, longest=other.longest)
+    if processor is not None and known is not None:
+        return replace(known, processor=processor)
+    return known or NOTHING
 
 
 def _from_function(spec: str) -> Network:

@@ -7,4 +7,13 @@ TASKS = {
     "classification": "bitsect.sources.tasks.classification:CLASSIFICATION",
     "classification-top5": "bitsect.sources.tasks.classification:TOP5",
     "binary": "bitsect.sources.tasks.classification:BINARY",
+    "multi-label": "bitsect.sources.tasks.quantities:MULTI_LABEL",
+    "token-classification": "bitsect.sources.tasks.sequences:TOKENS",
+    "question-answering": "bitsect.sources.tasks.squad:QUESTION_ANSWERING",
+    "question-answering-exact": "bitsect.sources.tasks.squad:EXACT",
+    "language-modelling": "bitsect.sources.tasks.sequences:LANGUAGE",
+    "masked-language-modelling": "bitsect.sources.tasks.sequences:MASKED_LANGUAGE",
+    "regression": "bitsect.sources.tasks.quantities:REGRESSION",
+    "features": "bitsect.sources.tasks.quantities:KEEP_FEATURES",
+    "segmentation": "bitsect.sources.tasks.segmentation:SEGMENTATION",
 }

@@ -57,6 +57,23 @@ def class_divergence(reference: Any, outputs: Any) -> Tensor:
     return divergence(classes(reference), classes(outputs))
 
 
+def expected_class(reference: Any, outputs: Any) -> Tensor:
+    """How likely the class with the largest logit is, as the reference has it."""
+    return _chances(reference).gather(1, classes(outputs).argmax(1, keepdim=True))[:, 0]
+
+
+def expected_top5(reference: Any, outputs: Any) -> Tensor:
+    """How likely one of the five classes with the largest logits is, as the reference has it."""
+    found = classes(outputs)
+    best = found.topk(min(5, found.shape[1]), dim=1).indices
+    return _chances(reference).gather(1, best).sum(1).clamp(max=1.0)
+
+
+def _chances(reference: Any) -> Tensor:
+    found = classes(reference)
+    return found.to(torch.promote_types(found.dtype, torch.float32)).softmax(1)
+
+
 def most_common(labels: Tensor, answers: int = 1) -> float:
     """The share of the labels that is one of the `answers` most common classes."""
     counts = np.unique(labels.cpu().numpy(), return_counts=True)[1]
@@ -119,6 +136,7 @@ CLASSIFICATION = Task(
     classify,
     answer=class_answers,
     diverge=class_divergence,
+    expect=expected_class,
     chance=most_common,
     needs_logits=True,
 )
@@ -127,6 +145,7 @@ TOP5 = Task(
     classify_top5,
     answer=class_answers,
     diverge=class_divergence,
+    expect=expected_top5,
     chance=lambda labels: most_common(labels, 5),
     needs_logits=True,
 )
@@ -135,6 +154,7 @@ BINARY = Task(
     classify_binary,
     answer=binary_answers,
     diverge=class_divergence,
+    expect=expected_class,
     chance=most_common,
     needs_logits=True,
 )

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ...errors import DataError
 
+IGNORED = -100  # the label of a position that is not judged, as everywhere in PyTorch
 OWN_TASK = "give a task of your own, task=f with f(outputs, labels) → (loss, score) of every sample"
 
 

@@ -17,10 +17,14 @@ from .outputs import divergence, logits, logits_name, pick
 
 
 class Outcome(NamedTuple):
-    """One value per sample: `loss` to differentiate, `score` in [0, 1] to count."""
+    """One value per sample: `loss` to differentiate, `score` in [0, 1] to count.
+
+    Where samples are windows of longer texts, `weight` says how sure the network is of each.
+    """
 
     loss: Tensor | None
     score: Tensor
+    weight: Tensor | None = None
 
 
 class SampleError(DataError):
@@ -41,14 +45,22 @@ class Task:
 
     name: str
     function: Callable[[Any, Tensor], Any]
+    # The loss alone, where the score takes long.
+    losses: Callable[[Any, Tensor], Tensor] | None = None
     # One score in [0, 1] made of all samples' scores, where that is not their mean.
-    combine: Callable[[Tensor], float] | None = None
+    combine: Callable[..., float] | None = None
+    # Whether it is made of their labels too, as a rank correlation is.
+    ranks: bool = False
     # The network's own answers in its outputs: they stand for labels where there are none.
     answer: Callable[[Any], Tensor] | None = None
     # How far the second outputs are from the first, for each sample; else KL, where they are logits.
     diverge: Callable[[Any, Any], Tensor] | None = None
+    # The score that is to be expected of the second outputs, by the probabilities in the first.
+    expect: Callable[[Any, Any], Tensor] | None = None
     # The share of these labels that is right by giving all samples the same answer.
     chance: Callable[[Tensor], float] | None = None
+    # By how much the score of a sample may move for its answer to count as the same, where that is a number.
+    tolerance: float = 1e-5
     # Whether it judges one output, the logits; else it is given all, as the network gives them.
     needs_logits: bool = False
     # The name of the output that is judged, where the network gives several.
@@ -82,7 +94,10 @@ class Task:
         """The loss, if the task has one, and the score of every sample."""
         with calling("task", self.name):
             answer = self.function(self._judged(outputs), labels)
-        loss, score = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, answer)
+        if not isinstance(answer, Outcome):
+            pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, answer)
+            answer = Outcome(*pair)
+        loss, score, _ = answer
         for what, values in (("loss", loss), ("score", score)):
             if what == "score" or values is not None:
                 self._check_shape(what, values, len(labels))
@@ -91,23 +106,29 @@ class Task:
             raise BitsectError(
                 f"task '{self.name}': a score of {float(score[outside][0])}: scores are from 0 to 1"
             )
-        return Outcome(loss, score)
+        return answer
 
     def loss(self, outputs: Any, labels: Tensor) -> Tensor:
-        loss = self.outcome(outputs, labels).loss
+        loss = self.loss_if_any(outputs, labels)
         if loss is None:
             raise BitsectError(f"task '{self.name}' gives no loss to differentiate: return (loss, score)")
         return loss
 
+    def loss_if_any(self, outputs: Any, labels: Tensor) -> Tensor | None:
+        """The loss of every sample; None where the task has none."""
+        if self.losses is not None:
+            return self.losses(self._judged(outputs), labels)
+        return self.outcome(outputs, labels).loss
+
     def score(self, outputs: Any, labels: Tensor) -> Tensor:
         return self.outcome(outputs, labels).score
 
-    def score_all(self, scores: Tensor) -> float:
-        """The score of all samples from the score of each."""
+    def score_all(self, scores: Tensor, labels: Tensor | None = None) -> float:
+        """The score of all samples from the score of each, and from their labels where it ranks them."""
         if self.combine is None:
             return float(scores.double().mean())
         with calling("task", self.name):
-            return float(self.combine(scores))
+            return float(self.combine(scores, labels) if self.ranks else self.combine(scores))
 
     def answers(self, outputs: Any) -> Tensor:
         """The network's own answers, which stand for labels where there are none."""
@@ -127,6 +148,12 @@ class Task:
             if logits(first).shape[1] > 1:  # what one column means only the task knows
                 return divergence(logits(first), logits(second))
         return None
+
+    def expected(self, reference: Any, outputs: Any) -> Tensor | None:
+        """The score that the reference's own probabilities expect of each sample; None if it has none."""
+        if self.expect is None:
+            return None
+        return self.expect(self._judged(reference), self._judged(outputs))
 
     def _judged(self, outputs: Any) -> Any:
         return outputs if self.output is None else pick(outputs, self.output)

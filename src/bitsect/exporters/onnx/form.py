@@ -1,4 +1,4 @@
-"""For whom a model is written, and what of a plan cannot be had there."""
+"""How codes are held in a file, and what of a plan cannot be had there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .weights import Array
 
 
 @dataclass(frozen=True)
-class Destination:
+class Form:
     """How codes are held, and the placement under which a model must have been judged."""
 
     name: str
@@ -40,9 +40,9 @@ class Destination:
         return code_type(format.weight_bits if packs else 8, signed=True)
 
 
-DESTINATIONS = {
-    "onnxruntime": Destination("onnxruntime", ONNXRUNTIME, packs=False),
-    "portable": Destination("portable", PAPER, packs=True),
+FORMS = {
+    "onnxruntime": Form("onnxruntime", ONNXRUNTIME, packs=False),
+    "portable": Form("portable", PAPER, packs=True),
 }
 
 
@@ -66,14 +66,14 @@ class Note:
 
 
 def deviations(
-    destination: Destination, format: Format, op_type: str, *, has_weight: bool = True
+    form: Form, format: Format, op_type: str, *, has_weight: bool = True
 ) -> Iterator[tuple[str, str]]:
     """What is done instead of `format` for an ONNX operator, and what that changes."""
     weight_bits, value_bits = format.weight_bits, format.activation_bits
     kernel = op_type or "this product"
     if value_bits is None and not has_weight:
         return  # two activations, which a weight-only format leaves in float
-    if destination.packs:
+    if form.packs:
         for bits in sorted({bits for bits in (weight_bits, value_bits) if bits not in (None, 4, 8)}):
             yield f"{bits}-bit codes are held in {4 if bits < 4 else 8}-bit tensors", "same values"
     elif op_type == "Gather":

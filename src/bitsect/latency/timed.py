@@ -1,0 +1,371 @@
+"""A latency table timed on this machine, of kernels in exactly the form that the exporter writes.
+
+Every distinct kernel of a network is cut out of a written model, once for each format, and timed alone; then
+whole models, in one format and mixed, say how pieces add up (see `fit`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ..errors import BitsectError, CaptureError, MissingExtraError
+from ..exporters.onnx.pieces import WrittenGraph, empty_model, rounding_models
+from ..exporters.onnx.write import write_onnx
+from ..exporters.runtimes.apart import Apart, Fault, Model, Times
+from ..exporters.runtimes.onnxruntime import feed_of
+from ..exporters.subject import Subject
+from ..network.operators import never_negative
+from ..network.program import Program
+from ..rounding.boundaries import boundaries
+from ..rounding.rounder import Rounder
+from ..runs.progress import Progress
+from ..sources.tasks.task import task_named
+from ..values import FLOAT, INT8, ONNXRUNTIME, Format, LatencyTable, Layer, Plan, Range, Ranges
+from ..values.boundary import Boundary, step_key
+from ..values.latency_table import gemm_shape, place_key
+from .clock import Clock, time_wholes
+from .fit import Pieces, fit_table
+from .machine import Machine, processor
+from .timings import Time, Timings
+
+VISITS, VISIT_SECONDS = 5, 0.004  # of one kernel, in each of at least two passes
+PASSES = (2, 5)  # at least, and at most where repetitions spread
+STEADY = 0.1  # of the time: a kernel whose repetitions spread by more is timed again
+BUSY = 1.25  # waiting so many times as long as a run takes: something else runs on this machine
+MIXED = (0.2, 0.4, 0.6, 0.8)  # shares of float layers in the mixed models
+MOST_KERNELS = 40  # that are left in float one at a time
+EMPTY = "empty"
+# What is written as ONNX is cut and fed with ONNX Runtime, wherever it is timed.
+PACKAGES = {
+    "onnxruntime": dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
+    "openvino": {
+        "openvino": "openvino",
+        **dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
+    },
+}
+
+Feed = Mapping[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A network that is written to be timed: its program, and a rounder for its runtime.
+
+    How long a kernel takes hangs on shapes and types, not on values: any ranges will do that end before
+    rectifiers do, as calibrated ones do, so that these are left to the rounding.
+    """
+
+    program: Program
+    rounder: Rounder
+    inputs: Any  # of one sample
+
+    @classmethod
+    def of(cls, program: Program, inputs: Any) -> Written:
+        _check_weights(program)
+        table = {
+            name: dict.fromkeys((8, 4), Range(1.0, all(map(never_negative, program.nodes_of(name)))))
+            for name in program.tensors
+        }
+        ranges = Ranges("max", "auto", 100.0, 1, table)
+        return cls(program, Rounder(program, ranges, ONNXRUNTIME, "nearest"), inputs)
+
+    def write(self, plan: Plan, path: Path) -> Path:
+        subject = Subject(self.program, self.rounder, plan, task_named("classification"))
+        return write_onnx(subject, path, "onnxruntime").path
+
+
+def timed_table(
+    runtime: str,
+    program: Program,
+    inputs: Any,
+    formats: Sequence[Format],
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> tuple[LatencyTable, tuple[str, ...]]:
+    """The table of a network in a runtime on this machine, and what should be known of it.
+
+    What is in the cache is not timed again.
+    """
+    for package, extra in PACKAGES[runtime].items():
+        if find_spec(package) is None:
+            raise MissingExtraError(package, extra, f"timing in {runtime}")
+    progress, notes = progress or Progress(), list[str]()
+    between = boundaries(program)
+    with Apart(runtime) as apart:
+        machine = Machine(runtime, apart.version, processor(), threads)
+        timings = Timings.of(machine, progress.say)
+        timer = Timer(apart, timings, program, between, tuple(formats), progress)
+        if timer.is_missing():
+            with tempfile.TemporaryDirectory() as folder:
+                notes += timer.fill(Written.of(program, inputs), Path(folder))
+            timings.write()
+    return timer.table(), tuple(notes)
+
+
+@dataclass(frozen=True)
+class Timer:
+    """What is to be timed of one network, and where it is kept."""
+
+    apart: Apart
+    timings: Timings
+    program: Program
+    boundaries: tuple[Boundary, ...]
+    formats: tuple[Format, ...]  # besides float
+    progress: Progress
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.program.layers
+
+    @property
+    def network(self) -> str:
+        """What decides the time of a network: its layers and what lies between them, not its weights."""
+        graph = "\n".join(f"{node.op} {node.target}" for node in self.program.exported.graph.nodes)
+        text = f"{self.layers!r}\n{self.boundaries!r}\n{graph}"
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def is_missing(self) -> bool:
+        known = self.timings.wholes.get(self.network, {})
+        return bool(
+            [*self._missing_places()]
+            or [*self._missing_steps()]
+            or any(plan.key not in known for plan in self.plans().values())
+        )
+
+    def uniform(self, format: Format) -> Plan:
+        """Every layer in `format`; a weight-only one is for linear layers alone."""
+        return Plan({layer.name: format if self._takes(layer, format) else FLOAT for layer in self.layers})
+
+    def _takes(self, layer: Layer, format: Format) -> bool:
+        """Whether the exporter writes the layer in `format`, and a kernel may be found for it."""
+        dtypes = {str(m.node.meta["val"].dtype) for m in self.program.multiplies if m.layer == layer.name}
+        return format.is_float or (takes(layer, format) and dtypes == {"torch.float32"})
+
+    def plans(self) -> dict[str, Plan]:
+        """The whole models that are timed, by name: in one format each, and mixed of float and the others."""
+        plans = {FLOAT.name: self.uniform(FLOAT)}
+        plans |= {format.name: self.uniform(format) for format in self.formats}
+        lower = [format for format in self.formats if format.activation_bits is not None]
+        names = [layer.name for layer in self.layers]
+        for format in lower[:1]:
+            base = self.uniform(format)
+            for kernel, chosen in self._by_kernel():
+                plans[f"{format} but {kernel}"] = base.replace(chosen, FLOAT)
+            plans[f"{format} alternating"] = base.replace(names[::2], FLOAT)
+            plans[f"{format} in the first half"] = base.replace(names[len(names) // 2 :], FLOAT)
+            plans[f"{format} in the second half"] = base.replace(names[: len(names) // 2], FLOAT)
+            draw = random.Random(0)
+            for share in MIXED:
+                plans[f"{format} but {share:.0%}"] = base.replace(
+                    [name for name in names if draw.random() < share], FLOAT
+                )
+        known = {plan: name for name, plan in reversed(plans.items())}  # of equal ones the first
+        return {name: plan for plan, name in reversed(known.items()) if self._runs(plan)}
+
+    def _by_kernel(self) -> Iterator[tuple[str, list[str]]]:
+        """The layers of each distinct kernel; of very many, those that multiply most."""
+        found: dict[str, list[Layer]] = {}
+        for layer in self.layers:
+            found.setdefault(place_key(layer.places[0]), []).append(layer)
+        heaviest = sorted(found, key=lambda key: -sum(layer.macs for layer in found[key]))[:MOST_KERNELS]
+        for key in found:
+            if key in heaviest:
+                yield key, [layer.name for layer in found[key]]
+        depthwise = [layer.name for layer in self.layers if layer.kind == "depthwise"]
+        if depthwise:
+            yield "depthwise", depthwise
+
+    def _runs(self, plan: Plan) -> bool:
+        """Whether no kernel of the plan is known not to run."""
+        for layer in self.layers:
+            for place in layer.places:
+                time = self.timings.rows.get(place_key(place), {}).get(plan[layer.name])
+                if time is not None and time.ms is None:
+                    return False
+        return True
+
+    # Timing
+
+    def fill(self, written: Written, folder: Path) -> Iterator[str]:
+        """Time what is missing, and say what should be known of it."""
+        feed = feed_of(written.write(self.uniform(FLOAT), folder / "float.onnx"), written.inputs)
+        clock = Clock.made(self.apart, self.threads, folder)
+        yield from self.time_kernels(written, feed, clock, folder)
+        self._time_wholes(written, _save(feed, folder / "feed.npz"), clock, folder)
+
+    def time_kernels(self, written: Written, feed: Feed, clock: Clock, folder: Path) -> Iterator[str]:
+        """Time the kernels that are missing, and the steps between layers."""
+        groups = [*self._kernel_groups(written, feed, folder), *self._step_groups(folder)]
+        empty = folder / "empty.onnx"
+        nothing = _save(empty_model(empty), folder / "empty.npz")
+        with self.progress.stage("time kernels", PASSES[0] * len(groups)) as advance:
+            busy = self._time([[Model(EMPTY, empty, nothing)], *groups], clock, advance)
+        if busy and median(busy) > BUSY:
+            yield (
+                f"the machine is busy: a run was waited for {median(busy):.1f} times as long as it takes; "
+                "plans rest on the least times, but timing again on a quiet machine is safer"
+            )
+        for key, row in self.timings.rows.items():
+            for format, time in row.items():
+                if time.why is not None and any(key == name for name, *_ in self._places()):
+                    yield f"{format} does not run here for {key}: {time.why}"
+
+    @property
+    def threads(self) -> int:
+        return self.timings.machine.threads
+
+    def _time(
+        self, groups: Sequence[Sequence[Model]], clock: Clock, advance: Callable[[int], None]
+    ) -> list[float]:
+        """Time all groups, in passes that lie apart; returns how much longer each took."""
+        found: dict[str, list[Times]] = {}
+        left = list(groups)
+        for number in range(PASSES[1]):
+            for group in left:
+                for name, times in clock.time(group, VISITS, VISIT_SECONDS).items():
+                    if isinstance(times, Fault):
+                        self._keep(name, Time(None, 0.0, times.why))
+                    else:
+                        found.setdefault(name, []).append(times)
+                if number < PASSES[0]:
+                    advance(1)
+            if number + 1 >= PASSES[0]:
+                left = [group for group in left if any(_spreads(found.get(m.name, [])) for m in group)]
+        overhead = clock.ms(found.pop(EMPTY))
+        for name, passes in found.items():
+            least = max(clock.ms(passes) - overhead, 1e-6)
+            self._keep(name, Time(least, clock.spread_ms(passes, least)))
+        every = [times for passes in found.values() for times in passes]
+        return [median(times.mean) / median(times.least) for times in every]
+
+    def _keep(self, name: str, time: Time) -> None:
+        key, _, format = name.rpartition("|")
+        self.timings.rows.setdefault(key, {})[Format.parse(format)] = time
+
+    def _places(self) -> Iterator[tuple[str, str, Layer]]:
+        """The first place of every distinct kernel: its key, its name, its layer."""
+        seen: set[str] = set()
+        for layer in self.layers:
+            for place in layer.places:
+                key = place_key(place)
+                if key not in seen:
+                    seen.add(key)
+                    yield key, place.name, layer
+
+    def _missing_places(self) -> Iterator[tuple[str, str, Format]]:
+        for key, name, layer in self._places():
+            for format in (FLOAT, *self.formats):
+                if self._takes(layer, format) and not self.timings.knows(key, format):
+                    yield key, name, format
+
+    def _missing_steps(self) -> Iterator[int]:
+        for elements in sorted({boundary.elements for boundary in self.boundaries}):
+            if any(
+                not self.timings.knows(step_key(step, elements), INT8) for step in ("quantize", "dequantize")
+            ):
+                yield elements
+
+    def _kernel_groups(self, written: Written, feed: Feed, folder: Path) -> list[list[Model]]:
+        """The pieces that are missing, those of one kernel together."""
+        groups: dict[str, list[Model]] = {}
+        missing = [*self._missing_places()]
+        for format in (FLOAT, *self.formats):
+            places = {key: name for key, name, each in missing if each == format}
+            if not places:
+                continue
+            graph = WrittenGraph(written.write(self.uniform(format), folder / f"{format}.onnx"))
+            pieces = {key: piece for key, name in places.items() if (piece := graph.piece(name))}
+            for key in places.keys() - pieces.keys():  # it is part of the rest, whatever its format
+                self.timings.rows.setdefault(key, {})[format] = Time(1e-6)
+            names = [name for piece in pieces.values() for name in (*piece.inputs, *piece.outputs)]
+            values = graph.values(names, feed)
+            for number, (key, piece) in enumerate(pieces.items()):
+                path = folder / f"{format}-{number}.onnx"
+                graph.write(piece, values, path)
+                given = _save({name: values[name] for name in piece.inputs}, path.with_suffix(".npz"))
+                groups.setdefault(key, []).append(Model(f"{key}|{format}", path, given))
+        return list(groups.values())
+
+    def _step_groups(self, folder: Path) -> Iterator[list[Model]]:
+        """Rounding and un-rounding of as many values as lie between layers."""
+        for elements in self._missing_steps():
+            yield [
+                Model(f"{step_key(name, elements)}|{INT8}", path, _save(feed, path.with_suffix(".npz")))
+                for name, path, feed in rounding_models(elements, folder)
+            ]
+
+    def _time_wholes(self, written: Written, feed: Path, clock: Clock, folder: Path) -> None:
+        known = self.timings.wholes.setdefault(self.network, {})
+        plans = self.plans()
+        with self.progress.stage("time networks", len(plans)) as advance:
+            models = []
+            for number, (name, plan) in enumerate(plans.items()):
+                models.append(Model(name, written.write(plan, folder / f"whole-{number}.onnx"), feed))
+                advance(1)
+            found = time_wholes(clock, models)
+        for name, times in found.items():
+            if isinstance(times, Times):
+                known[plans[name].key] = clock.ms([times])
+            elif name == FLOAT.name:
+                raise BitsectError(f"{self.apart.engine} does not run the float network here: {times.why}")
+
+    # What comes of it
+
+    def table(self) -> LatencyTable:
+        """The rows of this network, as they add up in it."""
+        keys = [*(key for key, *_ in self._places())]
+        keys += [step_key(s, b.elements) for b in self.boundaries for s in ("quantize", "dequantize")]
+        wanted = (FLOAT, INT8, *self.formats)  # steps between layers stand under int8
+        rows = {
+            key: {f: time for f, time in self.timings.rows.get(key, {}).items() if f in wanted}
+            for key in dict.fromkeys(keys)
+        }
+        known = self.timings.wholes[self.network]
+        measured = {plan: known[plan.key] for plan in self.plans().values() if plan.key in known}
+        pieces = Pieces(
+            self.layers,
+            self.boundaries,
+            {key: {f: t.ms for f, t in row.items()} for key, row in rows.items()},
+        )
+        spread = {
+            key: {f: t.spread_ms for f, t in row.items() if t.ms is not None} for key, row in rows.items()
+        }
+        return fit_table(
+            pieces, measured, spread, (FLOAT, *self.formats), self.apart.engine, str(self.timings.machine)
+        )
+
+
+def takes(layer: Layer, format: Format) -> bool:
+    """Whether a runtime has a kernel for it: weight-only ones are for linear layers."""
+    if format.is_float or layer.kind == "embedding":
+        return format.is_float
+    if format.activation_bits is not None:
+        return format.group_size is None
+    depths = {gemm_shape(place)[2] for place in layer.places} if layer.kind == "linear" else set()
+    return bool(depths) and all(depth % (format.group_size or 1) == 0 for depth in depths)
+
+
+def _spreads(passes: Sequence[Times]) -> bool:
+    middles = [median(times.least) for times in passes]
+    return bool(middles) and max(middles) - min(middles) > STEADY * min(middles)
+
+
+def _check_weights(program: Program) -> None:
+    if program.device.type == "meta":
+        raise CaptureError("the network has no weights, only shapes: it cannot be timed")
+
+
+def _save(feed: Feed, path: Path) -> Path:
+    np.savez(path, **dict(feed))  # type: ignore[arg-type]
+    return path

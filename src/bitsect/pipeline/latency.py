@@ -1,0 +1,80 @@
+"""latency: what every layer of a network, and the whole of it, takes where it will run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from ..latency import network_table
+from ..latency.tables import TIMED
+from ..network.capture import capture
+from ..network.program import Program
+from ..runs.progress import Progress
+from ..runs.run import Run
+from ..sources.models.paper import paper_network
+from ..values import Format, Goal, LatencyTable
+from .layers import layers
+
+Table = tuple[LatencyTable | None, tuple[str, ...]]
+
+
+def latency(
+    model: Any,
+    table: Any,
+    formats: tuple[Format, ...],
+    *,
+    threads: int = 1,
+    input_shape: str | None = None,
+    embeddings: bool = False,
+    trust: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Program, LatencyTable, tuple[str, ...]]:
+    """The program of a network, its latency table, and what should be known of that.
+
+    Arguments:
+        model: a network, a spec, or the folder of a run.
+        table: a source of latencies: `a100`, `onnxruntime` or `openvino` (timed here), or a file.
+        formats: those to time, besides float.
+        threads: that a runtime is timed in.
+        input_shape, embeddings, trust: as for `layers`.
+        progress: as for `quantize`.
+    """
+    if table in TIMED and str(model).startswith("paper:"):
+        program = _with_random_weights(str(model).partition(":")[2])
+    else:
+        program = layers(model, input_shape=input_shape, embeddings=embeddings, trust=trust)
+    found, notes = network_table(
+        table, program, _first(program.example), formats, threads=threads, progress=progress
+    )
+    assert found is not None
+    return program, found, notes
+
+
+def table_for(run: Run, goal: Goal) -> Table:
+    """The latency table of a run's network for `goal`, and what should be known of it."""
+    return network_table(
+        goal.latency,
+        run.program,
+        run.samples.inputs(slice(0, 1)),
+        goal.formats,
+        threads=goal.runtime_threads,
+        progress=run.progress,
+    )
+
+
+def _first(inputs: Any) -> Any:
+    """The first sample of a batch."""
+    return pytree.tree_map(lambda each: each[:1] if isinstance(each, torch.Tensor) else each, inputs)
+
+
+def _with_random_weights(name: str) -> Program:
+    """One of the paper's architectures with weights that keep values in a sane range."""
+    torch.manual_seed(0)
+    model, example = paper_network(name, device="cpu")
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):  # the default lets values vanish, and denormal ones are slow
+            nn.init.kaiming_normal_(module.weight)
+    return capture(model, example)

@@ -1,0 +1,121 @@
+"""Numbers rather than classes: similarities that are ranked, features, several answers at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...errors import DataError
+from .outputs import OWN_TASK, logits, named_tensors
+from .task import Outcome, Task
+
+# Outputs that stand for a sample as a whole, the first that a network has; else the mean over its tokens.
+FEATURES = ("image_embeds", "text_embeds", "sentence_embedding", "pooler_output", "last_hidden_state")
+
+
+def regress(outputs: Any, labels: Tensor) -> Outcome:
+    """Squared error, and the prediction squeezed into (0, 1), which leaves its rank as it is."""
+    found = logits(outputs)
+    if found.shape[1] != 1 or labels.numel() != len(found):
+        raise DataError(
+            f"regression takes one number for each sample, the network gives {found.shape[1]} and labels are "
+            f"{tuple(labels.shape)}: {OWN_TASK}"
+        )
+    wide = found[:, 0].double()
+    loss = (found[:, 0] - labels.reshape(-1).to(found.dtype)).square()
+    return Outcome(loss, (0.5 + 0.5 * wide / (1 + wide.abs())).detach())
+
+
+def spearman(scores: Tensor, labels: Tensor) -> float:
+    """The rank correlation of scores and labels, ties sharing their mean rank; 0 where it is negative."""
+    one, other = (_ranks(values.cpu().double().flatten().numpy()) for values in (scores, labels))
+    if one.std() == 0 or other.std() == 0:
+        return 0.0
+    return max(0.0, float(np.corrcoef(one, other)[0, 1]))
+
+
+def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: np.ndarray[Any, Any] = (last - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+def features(outputs: Any) -> Tensor:
+    """What an encoder makes of a sample as a whole, [batch, features]."""
+    tensors = named_tensors(outputs)
+    floats = {name: value for name, value in tensors.items() if value.is_floating_point() and value.ndim > 1}
+    name = next((name for name in FEATURES if name in floats), next(iter(floats), None))
+    if name is None:
+        raise DataError(f"the network gives no features [batch, …]: {OWN_TASK}")
+    found = floats[name]
+    if found.ndim == 3:  # tokens: none of them is padding
+        return found.mean(1)
+    return found.flatten(1)
+
+
+def keep_features(outputs: Any, labels: Tensor) -> Outcome:
+    """Squared distance to the float network's features over their square, and the cosine between both."""
+    found, wanted = features(outputs), labels.flatten(1)
+    if found.shape != wanted.shape or not wanted.is_floating_point():
+        raise DataError("features are compared with the float network's own: leave labels out")
+    wanted = wanted.to(found.dtype)
+    size = wanted.square().sum(1).clamp(min=torch.finfo(found.dtype).tiny)
+    cosine = F.cosine_similarity(found.detach().double(), wanted.double(), dim=1)
+    return Outcome((found - wanted).square().sum(1) / size, cosine.clamp(0, 1))
+
+
+def feature_distance(reference: Any, outputs: Any) -> Tensor:
+    """1 − cosine between the features, for each sample."""
+    one, other = features(reference).double(), features(outputs).double()
+    return (1 - F.cosine_similarity(one, other, dim=1)).clamp(min=0)
+
+
+def several(outputs: Any, labels: Tensor) -> Outcome:
+    """Mean binary cross-entropy over the classes, and F1 between the classes given and wanted."""
+    found = logits(outputs)
+    if labels.shape != found.shape or bool(((labels != 0) & (labels != 1)).any()):
+        raise DataError(
+            f"labels {tuple(labels.shape)} for {found.shape[1]} classes: multi-label takes 0 or 1 for each"
+        )
+    wanted = labels.to(found.dtype)
+    loss = F.binary_cross_entropy_with_logits(found, wanted, reduction="none").mean(1)
+    given, needed = found > 0, labels > 0
+    both, all_of = (given & needed).sum(1).double(), (given.sum(1) + needed.sum(1)).double()
+    return Outcome(loss, torch.where(all_of > 0, 2 * both / all_of.clamp(min=1), 1.0))
+
+
+def several_answers(outputs: Any) -> Tensor:
+    return (logits(outputs) > 0).long()
+
+
+def several_divergence(reference: Any, outputs: Any) -> Tensor:
+    """The sum over classes of KL between two coins, for each sample."""
+    p, q = logits(reference).double(), logits(outputs).double()
+    chance = p.sigmoid()
+    yes = chance * (F.logsigmoid(p) - F.logsigmoid(q))
+    no = (1 - chance) * (F.logsigmoid(-p) - F.logsigmoid(-q))
+    return (yes + no).sum(1).clamp(min=0)
+
+
+REGRESSION = Task(
+    "regression",
+    regress,
+    combine=spearman,
+    ranks=True,
+    diverge=lambda one, other: (logits(one)[:, 0] - logits(other)[:, 0]).double().square(),
+    needs_logits=True,
+    tolerance=0.01,
+)
+KEEP_FEATURES = Task("features", keep_features, answer=features, diverge=feature_distance, tolerance=0.005)
+MULTI_LABEL = Task(
+    "multi-label",
+    several,
+    answer=several_answers,
+    diverge=several_divergence,
+    needs_logits=True,
+)
