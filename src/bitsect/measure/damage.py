@@ -29,13 +29,14 @@ from ..values import Damage, Format
 from ..values.damage import Change
 from ..values.pieces import Done, Piece
 from .context import Context, wide
-from .work import Progress, Work, fill, silent
+from .work import Progress, Work, fill, shared, silent
 
 TEMPERATURE = math.inf
 MEMORY_BYTES = 256e6  # what the moves of one batch may take
 CLASSIFICATION = ("classification", "classification-top5")  # tasks whose outputs are logits by definition
 
 
+@shared
 def damage_work(context: Context, changes: Sequence[Change], temperature: float = TEMPERATURE) -> Work:
     """How every change moves the outputs: a piece for each batch."""
     name = _fingerprint(changes, temperature)

@@ -5,7 +5,8 @@ float state before layer i and keeps the state before every later layer; W^{i,j}
 state before j. The same losses bit for bit as whole passes, for about a third of their cost.
 
 Linear: with d_i = outputs(W^i) − outputs(W), the outputs of W^{i,j} are taken for
-outputs(W) + d_i + d_j: one part-pass per layer.
+outputs(W) + d_i + d_j: one part-pass per layer. The outputs of a batch are held while its pairs are made of
+them, and not kept: they take hundreds of times the room of the losses.
 
 Task loss and divergence come from the same outputs, so both are kept.
 """
@@ -13,21 +14,22 @@ Task loss and divergence come from the same outputs, so both are kept.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..errors import BitsectError
 from ..values import Format
 from ..values.pieces import Done, Piece
 from .context import Context, FloatBatch, float_leaves, power, with_leaves
-from .work import Work
+from .work import Work, shared
 
 Array = np.ndarray[Any, Any]
 
 
+@shared
 def exact_pairs(context: Context, format: Format) -> Work:
     """Every single and pair loss: a piece for each batch and first layer, and one for the batch in float."""
 
@@ -42,28 +44,21 @@ def exact_pairs(context: Context, format: Format) -> Work:
             both, _ = context.program.run_from(other, after.pop(other), together)
             context.check(batch.inputs, both, together)
             pairs.append(_losses(context, batch.outputs, both, batch.labels))
-        return _single(context, batch, alone) | _stacked(pairs)
+        return _single(context, batch, alone) | _stacked("pair", pairs)
 
     return _by_rows(context, pairs_of)
 
 
-def single_losses(context: Context, format: Format, *, outputs: bool = False) -> Work:
-    """The losses of one layer in `format` each and, for linear pairs, the outputs behind them."""
-
-    def loss_of(batch: FloatBatch, row: int) -> Piece:
-        layer = context.layers[row]
-        rounding = context.rounding(format, layer)
-        alone, _ = context.program.run_from(layer, batch.states[layer], rounding)
-        context.check(batch.inputs, alone, rounding)
-        kept = enumerate(float_leaves(alone) if outputs else ())
-        return _single(context, batch, alone) | {f"output_{k}": leaf.cpu().numpy() for k, leaf in kept}
-
-    return _by_rows(context, loss_of)
+@shared
+def single_losses(context: Context, format: Format) -> Work:
+    """The losses of one layer in `format` each."""
+    return _by_rows(context, lambda batch, row: _single(context, batch, _alone(context, batch, row, format)))
 
 
-def linear_pairs(context: Context, singles: Done) -> Work:
-    """Pair losses estimated from the outputs in `singles`: a piece for each batch."""
-    return Work(tuple(map(str, context.starts())), lambda start: _additive(context, int(start), singles))
+@shared
+def linear_pairs(context: Context, format: Format) -> Work:
+    """Single losses, and pair losses estimated from the outputs behind them: a piece for each batch."""
+    return Work(tuple(map(str, context.starts())), lambda start: _additive(context, int(start), format))
 
 
 def _by_rows(context: Context, of_row: Callable[[FloatBatch, int], Piece]) -> Work:
@@ -73,61 +68,92 @@ def _by_rows(context: Context, of_row: Callable[[FloatBatch, int], Piece]) -> Wo
     def do(name: str) -> Piece:
         start, _, row = name.partition("/")
         batch = context.float_batch(int(start))
-        if row != "float":
-            return of_row(batch, int(row))
-        signal = power(float_leaves(batch.outputs), len(batch.labels)).numpy()
-        return {**_losses(context, batch.outputs, batch.outputs, batch.labels), "signal": signal}
+        return _float(context, batch) if row == "float" else of_row(batch, int(row))
 
-    return Work(tuple(f"{start}/{row}" for start in context.starts() for row in rows), do)
+    names = tuple(f"{start}/{row}" for start in context.starts() for row in rows)
+    return Work(names, do, group=lambda name: name.partition("/")[0])
 
 
 # What was kept, read back as tables.
 
 
-def read_rows(context: Context, done: Done, name: str) -> Array:
-    """What the pieces of every layer hold under `name`: [layers, samples]."""
-    return np.stack([_joined(context, done, str(row), name) for row in range(len(context.layers))])
+@dataclass(frozen=True)
+class ByRows:
+    """Pieces for every batch and layer: of exact pairs, or of single losses."""
+
+    context: Context
+    done: Done
+
+    def float(self, name: str) -> Array:
+        """What is known of the float network: [samples]."""
+        return self._joined("float", name)
+
+    def rows(self, name: str) -> Array:
+        """What is known of every layer: [layers, samples]."""
+        return np.stack([self._joined(str(row), name) for row in range(len(self.context.layers))])
+
+    def pairs(self, loss: str) -> Array:
+        """Pair losses [pairs, samples], the pairs of the first layer first."""
+        rows = [self._joined(str(i), f"pair_{loss}") for i in range(len(self.context.layers) - 1)]
+        return np.concatenate(rows or [np.zeros((0, self.context.count))])
+
+    def _joined(self, row: str, name: str) -> Array:
+        return np.concatenate([self.done[f"{start}/{row}"][name] for start in self.context.starts()], axis=-1)
 
 
-def read_float(context: Context, done: Done, name: str) -> Array:
-    """What the pieces of the float network hold under `name`: [samples]."""
-    return _joined(context, done, "float", name)
+@dataclass(frozen=True)
+class ByBatches:
+    """Pieces for every batch: of linear pairs."""
+
+    context: Context
+    done: Done
+
+    def float(self, name: str) -> Array:
+        return self._joined(f"float_{name}")
+
+    def rows(self, name: str) -> Array:
+        return self._joined(f"single_{name}")
+
+    def pairs(self, loss: str) -> Array:
+        if len(self.context.layers) < 2:
+            return np.zeros((0, self.context.count))
+        return self._joined(f"pair_{loss}")
+
+    def _joined(self, name: str) -> Array:
+        return np.concatenate([self.done[str(start)][name] for start in self.context.starts()], axis=-1)
 
 
-def read_exact_pairs(context: Context, done: Done, loss: str) -> Array:
-    """Pair losses [pairs, samples], the pairs of the first layer first."""
-    rows = [_joined(context, done, str(i), f"pair_{loss}") for i in range(len(context.layers) - 1)]
-    return np.concatenate(rows or [np.zeros((0, context.count))])
-
-
-def read_linear_pairs(context: Context, done: Done, loss: str) -> Array:
-    """Estimated pair losses, in the same order."""
-    if len(context.layers) < 2:
-        return np.zeros((0, context.count))
-    return np.concatenate([done[str(start)][f"pair_{loss}"] for start in context.starts()], axis=1)
-
-
-def _joined(context: Context, done: Done, row: str, name: str) -> Array:
-    return np.concatenate([done[f"{start}/{row}"][name] for start in context.starts()], axis=-1)
-
-
-def _additive(context: Context, start: int, singles: Done) -> Piece:
-    inputs, labels = context.evaluator.batch(start)
-    outputs = context.program.run(inputs)
-    base = float_leaves(outputs)
-    changes = []
-    for i in range(len(context.layers)):
-        piece = singles[f"{start}/{i}"]
-        alone = (torch.tensor(piece[f"output_{k}"], device=leaf.device) for k, leaf in enumerate(base))
-        changes.append([after - before for after, before in zip(alone, base, strict=True)])
+def _additive(context: Context, start: int, format: Format) -> Piece:
+    batch = context.float_batch(start)
+    base = float_leaves(batch.outputs)
+    singles, changes = [], []
+    for row in range(len(context.layers)):
+        alone = _alone(context, batch, row, format)
+        singles.append(_single(context, batch, alone))
+        changes.append([after - before for after, before in zip(float_leaves(alone), base, strict=True)])
     pairs = []
     for i, first in enumerate(changes):
         for second in changes[i + 1 :]:
             both = with_leaves(
-                outputs, (leaf + a + b for leaf, a, b in zip(base, first, second, strict=True))
+                batch.outputs, (leaf + a + b for leaf, a, b in zip(base, first, second, strict=True))
             )
-            pairs.append(_losses(context, outputs, both, labels))
-    return _stacked(pairs)
+            pairs.append(_losses(context, batch.outputs, both, batch.labels))
+    whole = {f"float_{name}": array for name, array in _float(context, batch).items()}
+    return whole | _stacked("single", singles) | _stacked("pair", pairs)
+
+
+def _alone(context: Context, batch: FloatBatch, row: int, format: Format) -> Any:
+    """The outputs with only the layer `row` in `format`."""
+    layer = context.layers[row]
+    rounding = context.rounding(format, layer)
+    alone, _ = context.program.run_from(layer, batch.states[layer], rounding)
+    context.check(batch.inputs, alone, rounding)
+    return alone
+
+
+def _float(context: Context, batch: FloatBatch) -> Piece:
+    signal = power(float_leaves(batch.outputs), len(batch.labels)).numpy()
+    return {**_losses(context, batch.outputs, batch.outputs, batch.labels), "signal": signal}
 
 
 def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Piece:
@@ -148,6 +174,6 @@ def _single(context: Context, batch: FloatBatch, alone: Any) -> Piece:
     return {**_losses(context, batch.outputs, alone, batch.labels), "noise": noise}
 
 
-def _stacked(pairs: list[Piece]) -> Piece:
-    names = pairs[0] if pairs else ()
-    return {f"pair_{name}": np.stack([pair[name] for pair in pairs]) for name in names}
+def _stacked(what: str, pieces: list[Piece]) -> Piece:
+    names = pieces[0] if pieces else ()
+    return {f"{what}_{name}": np.stack([piece[name] for piece in pieces]) for name in names}
