@@ -37,7 +37,7 @@ FUNCTIONS = {
     "run_recipe",
     "sensitivity",
 }
-OPTIONS = {"Goal", "Scoring", "Settings"}
+OPTIONS = {"Goal", "Resources", "Scoring", "Settings"}
 # What the functions return, and what is in it.
 ANSWERS = {
     "Blame",

@@ -231,9 +231,8 @@ def expectations(evaluator: Evaluator, plan: Plan) -> Work:
     return Work(tuple(map(str, evaluator.parts)), lambda start: evaluator._expect(int(start), rounding()))
 
 
-@shared
 def own_answers(evaluator: Evaluator) -> Work:
-    """The float network's own answers."""
+    """The float network's own answers, which workers are given as labels."""
     names = tuple(f"own/{start}" for start in evaluator.parts)
     return Work(names, lambda name: evaluator._answer(int(name.partition("/")[2])))
 

@@ -21,8 +21,9 @@ from ..runs.progress import Progress
 from ..runs.run import Run
 from ..solve.causes import WIDE_RANGE, causes
 from ..solve.costs import cost
-from ..values import FLOAT, INT8, Cost, Format, LatencyTable, Layer, Plan, matching
+from ..values import FLOAT, INT8, Cost, Format, LatencyTable, Layer, Plan, Resources, matching
 from ..values.blame import Array, Blame, Facts, Gain, LayerBlame, PairBlame, Remedy
+from .keywords import with_options
 from .plans import parse_format, plan_for, same_task
 
 SAMPLES = 256  # that are looked at where no more are asked for
@@ -31,9 +32,11 @@ REMEDIED = 3  # layers for which remedies are tried
 GROUPS = (128, 64, 32, 16)  # sizes of groups, the largest that divides a layer's inputs is tried
 
 
+@with_options(resources=Resources)
 def blame(
     run: str | Path,
     *,
+    resources: Resources,
     plan: str | Path | Plan | None = None,
     format: str | Format | None = None,
     layer: str | None = None,
@@ -62,7 +65,7 @@ def blame(
     wanted = parse_format(plan, format)
     if samples < 1:
         raise OptionError(f"samples {samples} is not at least 1")
-    with open_run(run, settings=same_task(task), trust=trust, progress=progress) as opened:
+    with open_run(run, None, same_task(task), resources, trust=trust, progress=progress) as opened:
         chosen = plan_for(opened, plan, wanted)
         rounded = [each for each in opened.layers if chosen[each.name].rounds(each)]
         looked_at = _chosen(rounded, opened.layers, layer)

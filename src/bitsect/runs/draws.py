@@ -29,7 +29,8 @@ def draw_of(run: Run, settings: Settings, name: str) -> Run:
         {"run": run.folder.run, "samples": samples.fingerprint(), **to_json(settings), "draw": name}
     )
     folder = RunFolder(run.folder.inside(f"{PREFIX}{name}-{settings.seed}"), of)
-    return Run(folder, run.program, samples, run.task, settings, run.progress, held_out=held_out)
+    draw = Run(folder, run.program, samples, run.task, settings, run.progress, held_out=held_out)
+    return draw.within(run)
 
 
 def check_draws(run: Run) -> None:

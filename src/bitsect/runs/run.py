@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from ..errors import DataError
 from ..measure.context import Context
 from ..measure.damage import output_damage
 from ..measure.evaluator import Evaluator
@@ -28,6 +30,8 @@ from .disk import fingerprint_json, reading
 from .folder import RunFolder
 from .memory import give_memory_back, keep_freed_memory
 from .progress import Progress
+from .worker import Desk
+from .workers import AtDesk, Workers
 
 FEWEST = 64  # samples that a stable damage rests on at least
 
@@ -40,6 +44,7 @@ class Run:
     """
 
     preparation: Preparation = NOTHING  # what makes inputs of texts and images
+    workers: Workers | None = None  # who share its work
 
     def __init__(
         self,
@@ -58,6 +63,8 @@ class Run:
         self.temporary = temporary  # its folder goes with it
         self._rounder: Rounder | None = None
         self._fitted: set[Format] = set()
+        self._crews: dict[Any, tuple[Evaluator, AtDesk]] = {}
+        self._within: Run | None = None  # the run whose workers it shares
         assert settings.threads is not None
         assert settings.batch_size is not None
         self.batch_size: int = settings.batch_size
@@ -72,6 +79,9 @@ class Run:
         self.close()
 
     def close(self) -> None:
+        if self.workers is not None and self._within is None:
+            self.workers.close()
+        self.workers = None
         torch.set_num_threads(self._threads_outside)
         self.folder.close()
         give_memory_back()
@@ -95,7 +105,12 @@ class Run:
         settings = on_top_of(self.settings, Settings(placement=placement, sign=sign))
         of = fingerprint_json({"run": self.folder.run, **to_json(settings)})
         folder = RunFolder(self.folder.inside(f"under-{placement}"), of)
-        return self._in(folder, settings)
+        return self._in(folder, settings).within(self)
+
+    def within(self, run: Run) -> Run:
+        """This run, with the workers of the one that it is a part of."""
+        self.workers, self._within = run.workers, run
+        return self
 
     def _in(self, folder: RunFolder, settings: Settings) -> Run:
         run = Run(
@@ -174,13 +189,49 @@ class Run:
         else:
             whole = samples.fingerprint()
             done = self.folder.journal(f"evaluated-{whole[:16]}", samples=whole)
-        return Evaluator(
+        evaluator = Evaluator(
             self.program,
             None if formats is None else self.calibrate(formats),
             samples or self.samples,
             self.task,
             batch_size=self.batch_size,
             done=done,
+        )
+        if self.workers is not None:
+            evaluator.crew = self._crew(evaluator, formats is None)
+        return evaluator
+
+    def _crew(self, evaluator: Evaluator, in_float: bool) -> AtDesk:
+        """The workers, at a desk for this evaluator: the same one where that has not changed."""
+        assert self.workers is not None
+        rounding = None if in_float else (id(self._rounder), frozenset(self._fitted))
+        key = rounding, id(evaluator.samples)
+        if key not in self._crews:
+            crew = self.workers.at(lambda: self._desk(evaluator, in_float))
+            self._crews[key] = evaluator, crew
+        return self._crews[key][1]
+
+    def _desk(self, evaluator: Evaluator, in_float: bool) -> Desk:
+        """Everything that a worker needs to make `evaluator` again."""
+        assert self.workers is not None
+        labels = None
+        if evaluator.samples.labels is None:
+            with suppress(DataError):  # a task that cannot answer is refused where it is asked
+                labels = evaluator.labels
+        formats = () if in_float else tuple(sorted(self._fitted, key=str))
+        names = {str(format) for format in formats}
+        fitted = self.folder.journal("gptq") if formats else {}
+        return Desk(
+            self.workers.put(self.program),
+            self.workers.put(evaluator.samples),
+            self.task,
+            self.batch_size,
+            labels,
+            self.settings.placement,
+            self.settings.rounding,
+            None if in_float else evaluator.rounder.ranges,
+            self.workers.put({key: fitted[key] for key in fitted if key.partition("/")[0] in names}),
+            formats,
         )
 
     def score(self, scoring: Scoring, format: Format) -> Scores:
