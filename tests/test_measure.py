@@ -351,9 +351,10 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     model = refill(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))).to(dtype)
     x = seeded(5, 6).to(dtype)
     context = Context(judge(capture(model, x[:2]), (x, labels_for(5))))
-    pairs, singles, _ = measure_all(context)
-    assert singles["0/0"]["output_0"].dtype == (np.float64 if dtype == torch.float64 else np.float32)
+    pairs, singles, linear = measure_all(context)
+    assert np.array_equal(linear["0"]["single_task"][0], singles["0/0"]["task"])
     assert np.isfinite(pairs["0/0"]["pair_task"]).all()
+    assert np.isfinite(linear["0"]["pair_task"]).all()
     assert (weight_errors(context, INT8) > 0).all()
 
 

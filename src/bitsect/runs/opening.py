@@ -30,8 +30,8 @@ from ..sources.tasks.task import Task, task_named
 from ..values import Comparison, Resources, Settings, placement_named
 from ..values.options import changed, given, on_top_of, to_json
 from ..values.settings import ROWS
+from .estimate import fitting_batch
 from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
-from .memory import comfortable_rows
 from .progress import Progress
 from .recorded import Recorded, is_kept, keep_objects, read_samples
 from .run import Run
@@ -82,7 +82,7 @@ def open_run(
         if not program.any_length:
             samples = samples.at_length(program.length)
         task = task_named(asked.settings.task).on(asked.settings.output, example_outputs(program.exported))
-        resolved = _resolved(asked.settings, program, task)
+        resolved = _resolved(asked.settings, program, task, resources)
         facts = _facts(program, samples, task, resolved) | asked.verified
         asked.check_moved(known, folder, facts, samples.spec)
         if fresh:
@@ -94,6 +94,9 @@ def open_run(
         temporary = out is None and not of_run
         run = Run(folder, program, searched, task, resolved, progress, temporary, held_out)
         run.preparation = preparation
+        run.resources = resources
+        undo.callback(run.close)
+        run.check_memory("evaluate")
         if workers is not None:
             run.workers = workers.of(program)
         undo.pop_all()
@@ -199,14 +202,14 @@ def own_samples(model: Any, name: str = "calibration") -> str:
     raise DataError("samples are needed: pass [data=FILE], a folder of images, or zoo:fashion-calibration")
 
 
-def _resolved(settings: Settings, program: Program, task: Task) -> Settings:
+def _resolved(settings: Settings, program: Program, task: Task, resources: Resources) -> Settings:
     """The settings with everything that was left open decided."""
     return on_top_of(
         settings,
         Settings(
             sign=settings.sign or placement_named(settings.placement).sign,
             threads=settings.threads,
-            batch_size=settings.batch_size or comfortable_rows(program),
+            batch_size=fitting_batch(program, settings, resources),
             device=str(program.device),
             output=task.output,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Cluster:
         self._ray, self._threads = ray, threads
         self._started = not ray.is_initialized()
         if self._started:
+            # Of a cluster of one's own, workers are not to stand back behind everything else.
+            os.environ.setdefault("RAY_worker_niceness", "0")
             try:
                 # Without an address Ray takes a cluster that runs on this machine, else it starts one.
                 ray.init(

@@ -23,10 +23,11 @@ from ..solve.reliability import halves_agree, score
 from ..sources.data import Samples, load_samples
 from ..sources.preparation import NOTHING, Preparation, Reading
 from ..sources.tasks.task import Task
-from ..values import Damage, Format, Layer, Ranges, Scores, Scoring, Settings, placement_named
+from ..values import Damage, Format, Layer, Ranges, Resources, Scores, Scoring, Settings, placement_named
 from ..values.damage import Change
 from ..values.options import on_top_of, to_json
 from .disk import fingerprint_json, reading
+from .estimate import Needs, doubts
 from .folder import RunFolder
 from .memory import give_memory_back, keep_freed_memory
 from .progress import Progress
@@ -44,6 +45,7 @@ class Run:
     """
 
     preparation: Preparation = NOTHING  # what makes inputs of texts and images
+    resources: Resources = Resources()  # what it may use
     workers: Workers | None = None  # who share its work
 
     def __init__(
@@ -65,6 +67,8 @@ class Run:
         self._fitted: set[Format] = set()
         self._crews: dict[Any, tuple[Evaluator, AtDesk]] = {}
         self._within: Run | None = None  # the run whose workers it shares
+        self._needs: Needs | None = None
+        self._doubted: set[str] = set()  # stages that were said to need more memory than there is
         assert settings.threads is not None
         assert settings.batch_size is not None
         self.batch_size: int = settings.batch_size
@@ -109,7 +113,7 @@ class Run:
 
     def within(self, run: Run) -> Run:
         """This run, with the workers of the one that it is a part of."""
-        self.workers, self._within = run.workers, run
+        self.workers, self.resources, self._within = run.workers, run.resources, run
         return self
 
     def _in(self, folder: RunFolder, settings: Settings) -> Run:
@@ -125,6 +129,14 @@ class Run:
         reading = Reading(self.preparation, self.task.name, **self.settings.texts)
         samples = load_samples(data, reading=reading, **pixels, **drawn)
         return samples if self.program.any_length else samples.at_length(self.program.length)
+
+    def check_memory(self, stage: str) -> None:
+        """Refuse a stage that needs more memory than was allowed; say so where nobody set a limit."""
+        self._needs = self._needs or Needs.of(self.program)
+        doubt = doubts(self._needs, stage, self.batch_size, self.resources)
+        if doubt is not None and stage not in self._doubted:
+            self._doubted.add(stage)
+            self.progress.say(doubt)
 
     # Stages; each keeps what it finds.
 
@@ -255,6 +267,9 @@ class Run:
 
     def _scores(self, scoring: Scoring, format: Format, samples: int, probes: int) -> Scores:
         metric = metric_named(scoring.metric)
+        for table, stage in {"pair": scoring.pairs, "traces": scoring.estimator, "damage": "damage"}.items():
+            if table in metric.needs:
+                self.check_memory("traces" if stage == "gauss-newton" else stage)
         measuring = Measuring(
             Context(self.evaluator((format,)), samples), self.folder.journal, self.progress.stage
         )
@@ -279,6 +294,7 @@ class Run:
 
     def _damage(self, changes: Sequence[Change], samples: int) -> Damage:
         """The damage on the first `samples`, measured once, with the agreement of its halves."""
+        self.check_memory("damage")
         context = Context(self.evaluator({format for _, format in changes}), samples)
         with self.progress.stage("damage", len(context.starts())) as advance:
             damage, single = output_damage(context, changes, self.folder.journal("damage"), progress=advance)
