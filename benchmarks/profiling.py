@@ -1,6 +1,6 @@
 """Where the time of a run goes: the network's own operators, rounding, and everything else.
 
-    python benchmarks/profile.py MODEL --data DATA [--draw N] [--json]
+    python benchmarks/profiling.py MODEL --data DATA [--draw N] [--json]
 
 Every operator that torch is asked for is timed on its way; those within `Grid.round` count as rounding.
 What is left of a stage, Python, samples, files and the timing itself, is outside: an upper bound.
@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-sys.path.pop(0)  # this folder, where this file would hide the standard library's module of its name
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
