@@ -228,12 +228,12 @@ def pass_time(context: Context) -> float:
 
 
 def exact_time(context: Context, repeats: int) -> float:
-    """The time of all rows of exact pairs, from some of them: what a row takes falls evenly with its layer."""
+    """The time of all rows of exact pairs, from some: its root falls evenly from the first to the last."""
     work, last = exact_pairs(context, INT8), len(context.layers) - 1
     rows = np.unique(np.linspace(0, last, min(ROWS, last + 1)).round().astype(int))
     work.do(f"0/{last}")  # the float pass
     times = [best_of(repeats, lambda row=row: work.do(f"0/{row}")) for row in rows]
-    return float(np.interp(np.arange(last + 1), rows, times).sum())
+    return float(np.square(np.interp(np.arange(last + 1), rows, np.sqrt(times))).sum())
 
 
 def exponent(values: Sequence[float]) -> float:
