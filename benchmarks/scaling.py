@@ -204,8 +204,8 @@ def growth(repeats: int) -> dict[str, Any]:
         found["capture"].append(
             best_of(repeats, lambda n=layers: capture(chain(n, 4), torch.zeros(2, 4, 8, 8)))
         )
-        small = context_of(layers, 4, 4, 2)
-        found["exact"].append(exact_time(small, repeats) / pass_time(small))
+        small = context_of(layers, 8, 8, 8)
+        found["exact"].append(exact_time(small, min(2, repeats)) / pass_time(small))
         large = context_of(layers, 16, 16, 16)
         linear = linear_pairs(large, INT8)
         linear.do("0")

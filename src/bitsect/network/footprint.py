@@ -75,10 +75,10 @@ class _Block:
     size: int
 
 
-def weight_bytes(program: Program) -> int:
-    """What the weights of all layers take."""
+def weight_bytes(program: Program) -> list[int]:
+    """What each of the weights of all layers takes."""
     nodes = {multiply.weight.node for multiply in program.multiplies if multiply.weight is not None}
-    return sum(program.constant(node).nbytes for node in nodes)
+    return [program.constant(node).nbytes for node in nodes]
 
 
 def _blocks(values: dict[Node, dict[int, _Block]]) -> set[_Block]:

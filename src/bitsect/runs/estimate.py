@@ -24,8 +24,8 @@ from ..network.program import Program
 from ..values import Resources, Settings
 from .memory import comfortable_rows
 
-WORKSPACE = 3.2  # of what a pass holds: operators copy their operands to layouts of their own
-ROUNDING = 9  # of the weights, while they are being rounded
+WORKSPACE = 2.9  # of what a pass holds: operators copy their operands to layouts of their own
+ROUNDING = 29  # of the largest weight, while it is being rounded
 TWICE_DERIVED = 2.3  # of all values, in a double backward pass
 WORKER_BYTES = 350e6  # what a worker has loaded before it begins
 SHARE = 0.75  # of what is free, where no limit is given
@@ -38,12 +38,12 @@ class Needs:
     """What the stages of a run need in one process, in bytes."""
 
     values: Footprint
-    weights: int
+    weights: tuple[int, ...]
     layers: int
 
     @classmethod
     def of(cls, program: Program) -> Needs:
-        return cls(footprint(program), weight_bytes(program), len(program.layers))
+        return cls(footprint(program), tuple(weight_bytes(program)), len(program.layers))
 
     def bytes(self, stage: str, rows: int) -> float:
         """What `stage` takes at its peak beyond what is there when it starts, with batches of `rows`."""
@@ -58,7 +58,7 @@ class Needs:
             "traces": few * (values.everything + values.besides),
             "hutchinson": few * (TWICE_DERIVED * values.everything + values.besides),
         }[stage]
-        return max(held + self.weights, ROUNDING * self.weights)
+        return sum(self.weights) + max(held, ROUNDING * max(self.weights, default=0))
 
     def most(self, rows: int, workers: int) -> float:
         """What any of the usual stages takes, in all workers together."""
