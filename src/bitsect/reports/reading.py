@@ -74,7 +74,7 @@ def story_of(folder: RunFolder) -> Story:
         layers=layers,
         skipped=structure.skipped,
         scored=known.scored(formats, metric),
-        pairs=known.of("pairs.json", lambda data: tuple(map(Interaction.from_json, data["tables"]))) or (),
+        pairs=known.pairs(),
         curve=known.of("curve.json", lambda data: _curve(data, answer.get("target"), result)),
         values=known.of("values.json", _values) or {},
         blame=known.of("blame.json", lambda data: _blame(data, result)),
@@ -128,6 +128,12 @@ class _Reading:
             return {str(name): str(format) for name, format in data["layers"].items()}
 
         return self.parsed("plan.json", read) or {}
+
+    def pairs(self) -> tuple[Interaction, ...]:
+        """Every table of pairs of layers."""
+        names = sorted(path.name for path in self.folder.path.glob("pairs-*.json"))
+        found = (self.of(name, Interaction.from_json) for name in names)
+        return tuple(each for each in found if each is not None and len(each.layers) > 1)
 
     def scored(self, formats: dict[str, str], metric: str | None) -> tuple[Scored, ...]:
         """Every file of scores, those that the search went by first."""

@@ -10,6 +10,7 @@ from typing import Any
 from ..values.layer import Skipped
 from ..values.scores import Scores
 from ..values.shown import Interaction, LayerValues
+from ..values.target import Target
 
 GOOD, UNSURE, BAD, OPEN = "good", "unsure", "bad", "open"
 
@@ -228,6 +229,12 @@ class Story:
     @property
     def plan_row(self) -> Row | None:
         return self.rows[-1] if self.rows else None
+
+    @property
+    def target_share(self) -> float | None:
+        """The share of the float accuracy that is to be kept; None where the target is in points, or none."""
+        relative = None if self.target is None else Target.parse(self.target).relative
+        return None if relative is None else float(relative)
 
     @property
     def formats(self) -> tuple[str, ...]:
