@@ -57,10 +57,9 @@ def _weights(rounder: Rounder, layer: str, format: Format, places: list[Multiply
     values = rounder.program.constant(weight.node).detach()
     if format.weight_bits is None:
         return _histogram(_some(values))
-    scales = _scales(rounder, layer, weight, format)
-    high = 2 ** (format.weight_bits - 1) - 1
-    reach = float(scales.max()) * high
-    return _histogram(_some(values), format.weight_bits, (-reach, reach), float(scales.median()))
+    step = float(_scales(rounder, layer, weight, format).max())
+    reach = step * (2 ** (format.weight_bits - 1) - 1)
+    return _histogram(_some(values), format.weight_bits, (-reach, reach), step)
 
 
 def _scales(rounder: Rounder, layer: str, weight: Operand, format: Format) -> Tensor:

@@ -217,7 +217,7 @@ class Result:
             "target_met": self.target_met if self.target is not None else None,
             "float": self.rows[0].to_json(),
             "plan": self.rows[-1].to_json(),
-            "uniform": {_format_of(row.name): row.to_json() for row in self.rows[1:-1]},
+            "uniform": {_format_of(row.name): _named(row) for row in self.rows[1:-1]},
             "test": self._test_json(),
             "formats": self.plan.counts,
             "macs_by_format": self.plan.macs(self.run.layers),
@@ -245,11 +245,15 @@ class Result:
         return {
             "float": judged_on["float"].to_json(),
             "plan": judged_on["plan"].to_json(),
-            "uniform": {_format_of(row.name): judged_on[row.name].to_json() for row in self.rows[1:-1]},
+            "uniform": {_format_of(row.name): _named(judged_on[row.name]) for row in self.rows[1:-1]},
             "target_met": self.test.target_met if self.target is not None else None,
             "data": self.test.data,
             "fingerprint": self.test.fingerprint,
         }
+
+
+def _named(row: Row) -> dict[str, Any]:
+    return {"name": row.name, **row.to_json()}
 
 
 def _format_of(row: str) -> str:

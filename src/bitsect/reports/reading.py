@@ -11,6 +11,7 @@ from ..errors import BitsectError, RunError
 from ..files import read_json
 from ..runs.disk import reading
 from ..runs.folder import RunFolder
+from ..values.format import Format, rank
 from ..values.scores import Scores
 from ..values.shown import Choices, Interaction, LayerValues, Structure
 from ..values.target import Target
@@ -143,7 +144,17 @@ class _Reading:
             if scores is not None and scores.layers:
                 found.append(Scored(scores, cut(scores, formats), scores.metric == metric))
         distinct = {(each.scores.metric, str(each.scores.format)): each for each in found}
-        return tuple(sorted(distinct.values(), key=lambda each: (not each.own, each.name)))
+        return tuple(
+            sorted(
+                distinct.values(),
+                key=lambda each: (
+                    not each.own,
+                    each.threshold is None,
+                    each.scores.metric,
+                    rank(each.scores.format),
+                ),
+            )
+        )
 
 
 def cut(scores: Scores, formats: dict[str, str]) -> float | None:
@@ -156,8 +167,6 @@ def cut(scores: Scores, formats: dict[str, str]) -> float | None:
     >>> cut(scores, {"a": "int8", "b": "float"}), cut(scores, {"a": "float", "b": "int8"})
     (2.5, None)
     """
-    from ..values.format import Format, rank
-
     low, high = list[float](), list[float]()
     for name, value in zip(scores.layers, scores.values, strict=True):
         if name in formats:

@@ -157,7 +157,7 @@ class Histogram:
     counts: tuple[int, ...]
     bits: int | None = None  # that the values are rounded to; None where they stay in float
     clip: tuple[float, float] | None = None  # what codes reach; of weights, in the widest channel
-    step: float | None = None  # between two codes; of weights, the median over channels
+    step: float | None = None  # between two codes; of weights, in the widest channel
     beyond: float = 0.0  # the share of the values that lie outside the clip
 
     def to_json(self) -> dict[str, Any]:

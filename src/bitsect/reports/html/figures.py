@@ -83,6 +83,7 @@ def curve_figure(curve: CurveStory, axis: str) -> Figure:
             "one format for all",
             {"color": "--text", "size": 11, "symbol": "diamond"},
             mode="markers+text",
+            textfont={"size": 12},
         ),
         dots([p for p in able if p.is_plan], "the plan", {"color": "--accent", "size": 18, "symbol": "star"}),
     ]
@@ -93,12 +94,12 @@ def curve_figure(curve: CurveStory, axis: str) -> Figure:
     shapes, notes = [], []
     if curve.needed is not None:
         shapes.append(_line(100 * curve.needed, "--bad"))
-        notes.append(_note(100 * curve.needed, f"target {100 * curve.needed:.2f} %", "--bad"))
+        notes.append(_note(100 * curve.needed, f"target {100 * curve.needed:.2f}%", "--bad"))
     return {
         "data": [trace for trace in traces if len(trace["x"])],
         "layout": {
-            "xaxis": {"title": {"text": f"{cost}, % of float at 16 bits"}, "ticksuffix": " %"},
-            "yaxis": {"title": {"text": "accuracy on the searched samples"}, "ticksuffix": " %"},
+            "xaxis": {"title": {"text": f"{cost}, % of float at 16 bits"}, "ticksuffix": "%"},
+            "yaxis": {"title": {"text": "accuracy on the searched samples"}, "ticksuffix": "%"},
             "shapes": shapes,
             "annotations": notes,
             "showlegend": True,

@@ -169,6 +169,7 @@ def _environment() -> Any:
         "ms": lambda value: "–" if value is None else f"{value:.3g} ms",
         "words": words,
         "shape": shape,
+        "breakable": breakable,
     }
     return made
 
@@ -177,9 +178,9 @@ def percent(value: float | None, digits: int = 2) -> str:
     """A share as people read it.
 
     >>> percent(0.9154), percent(None), percent(1.0, 0)
-    ('91.54 %', '–', '100 %')
+    ('91.54%', '–', '100%')
     """
-    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %"
+    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f}%"
 
 
 def seen(value: Seen | None) -> str:
@@ -202,6 +203,13 @@ def words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def breakable(name: str) -> Any:
+    """A dotted name that may be broken after its dots, and nowhere else."""
+    from markupsafe import Markup, escape
+
+    return Markup(".<wbr>").join(escape(part) for part in name.split("."))
 
 
 def shape(layer: LayerStory) -> str:

@@ -77,7 +77,9 @@
         yaxis: axis(own.yaxis),
       };
       if (narrow() && made.bare) layout.xaxis.showticklabels = layout.yaxis.showticklabels = false;
-      await Plotly.react(place, painted(made.data), layout, config);
+      const traces = painted(made.data);
+      if (narrow()) traces.forEach((trace) => delete trace.texttemplate);
+      await Plotly.react(place, traces, layout, config);
       place.classList.remove("waiting");
       if (known.onClick && !known.bound) {
         known.bound = true;
@@ -148,7 +150,7 @@
       bare: true,
       data: [{
         type: "heatmap", z, zmin: signed ? -most : 0, zmax: most, hoverongaps: false, xgap: many ? 0 : 1, ygap: many ? 0 : 1,
-        colorscale: signed ? [[0, colour("--cool")], [0.5, colour("--card")], [1, colour("--heat")]] : [[0, colour("--card")], [1, colour("--heat")]],
+        colorscale: signed ? [[0, colour("--cool")], [0.5, colour("--page")], [1, colour("--heat")]] : [[0, colour("--page")], [1, colour("--heat")]],
         colorbar: { thickness: 10, len: 0.8, outlinewidth: 0, tickfont: { size: 11 }, exponentformat: "power", nticks: 5 },
         text: names.map((row) => names.map((column) => `<b>${row}</b><br>with <b>${column}</b>`)),
         hovertemplate: "%{text}<br>%{z:.4g}<extra></extra>",
@@ -173,12 +175,13 @@
     const width = (found.high - found.low) / found.counts.length;
     const middle = found.counts.map((_, bin) => found.low + (bin + 0.5) * width);
     const total = found.counts.reduce((sum, each) => sum + each, 0) || 1;
+    const most = Math.max(...found.counts, 1);
     const shapes = [];
     note.textContent = "left in float";
     if (found.clip) {
       const [low, high] = found.clip;
-      const beyond = found.beyond ? `${(100 * found.beyond).toPrecision(2)} % beyond` : "nothing beyond";
-      const step = part === "weights" ? "median step" : "step";
+      const beyond = found.beyond ? `${(100 * found.beyond).toPrecision(2)}% beyond` : "nothing beyond";
+      const step = part === "weights" ? "widest step" : "step";
       note.textContent = `${found.bits} bits, ${step} ${found.step}, clip ${low} … ${high}, ${beyond}`;
       const edge = 0.02 * (found.high - found.low);
       for (const [from, to] of [[found.low - edge, low], [high, found.high + edge]])
@@ -193,11 +196,11 @@
       data: [{
         type: "bar", x: middle, y: found.counts.map((each) => (each ? (100 * each) / total : null)), width,
         marker: { color: data.colours[values.format] ?? "--float", line: { width: 0 } },
-        hovertemplate: "near %{x:.4g}: %{y:.3g} %<extra></extra>",
+        hovertemplate: "near %{x:.4g}: %{y:.3g}%<extra></extra>",
       }],
       layout: {
         shapes, bargap: 0, margin: { l: 50, r: 8, t: 6, b: 30 },
-        yaxis: { type: "log", ticksuffix: " %", dtick: 1, nticks: 5, tickformat: "~g" },
+        yaxis: { type: "log", ticksuffix: "%", nticks: 5, tickformat: "~g", range: [Math.log10(50 / total), Math.log10(130 * most / total)] },
         xaxis: { zeroline: false },
       },
     };
