@@ -18,6 +18,7 @@ from . import (  # each adds its commands to the app
     paper,
     quantize,
     recipe,
+    report,
     sensitivity,
 )
 from .app import app
@@ -35,6 +36,7 @@ __all__ = [
     "paper",
     "quantize",
     "recipe",
+    "report",
     "sensitivity",
 ]
 
