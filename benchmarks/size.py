@@ -3,11 +3,12 @@
 `python benchmarks/size.py bert-large|decoder-1b --folder DIR [--samples N] [--tokens N] [--pairs] [--json]`
 `python benchmarks/size.py depth [--json]`
 
-The networks have the shapes of BERT-large (for SQuAD) and of a decoder of 1.1 billion weights, with random ones;
-they are written to DIR once, as `save_pretrained` does in bfloat16, and read from there as `hf:DIR`. Every
-stage is what `quantize` does: the float network judged, ranges, the damage of each layer alone, and with
-`--pairs` the linear estimate of all pairs of layers. `peak_gb` is the largest resident size of the process up to
-the end of a stage. `depth` captures encoders of several depths: seconds by layer say whether time stays linear.
+The networks have the shapes of BERT-large (for SQuAD) and of a decoder of 1.1 billion weights, with random
+ones; they are written to DIR once, as `save_pretrained` does in bfloat16, and read from there as `hf:DIR`.
+Every stage is what `quantize` does: the float network judged, ranges, the damage of each layer alone, and
+with `--pairs` the linear estimate of all pairs of layers. `peak_gb` is the largest resident size of the
+process up to the end of a stage. `depth` captures encoders of several depths: seconds by layer say whether
+time stays linear.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def written(name: str, folder: Path) -> Path:
 
 
 def texts_for(name: str, folder: Path, count: int, tokens: int) -> Path:
-    """A file of random words: running text, or questions of eight words with contexts that fill up the rest."""
+    """A file of random words: running text, or questions of eight words with contexts for the rest."""
     rows = torch.randint(1, WORDS, (count, tokens), generator=torch.Generator().manual_seed(0)).tolist()
     texts = [[f"w{number}" for number in row] for row in rows]
     if name == "decoder-1b":
