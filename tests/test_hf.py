@@ -31,26 +31,33 @@ TASKS = {
 }
 
 
+FORMATS = {"llama": "w8a16", "qwen": "w4a16g128"}  # int8 for all others
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_from_a_folder_to_a_file_that_runs(name: str, tmp_path: Path) -> None:
     model, data = NETWORKS[name](tmp_path / name)
+    format = FORMATS.get(name, "int8")
     result = bitsect.quantize(
         f"hf:{model}",
         str(data),
         target=0.3,
         metric="sqnr",
-        formats="int8",
+        formats=format,
         placement="onnxruntime",
         threads=1,
         batch_size=4,
         out=tmp_path / "run",
     )
     assert result.run.task.name == TASKS.get(name, "classification")
-    assert result.plan.counts["int8"] > 0
+    assert result.plan.counts[format] > 0
     assert 0 < result.float_accuracy <= 1
     delivery = result.export(tmp_path / "model.onnx")
     assert delivery.proof.holds
     assert delivery.proof.runtime_accuracy == pytest.approx(result.accuracy, abs=0.01)
+    if format != "int8":
+        assert delivery.proof.kernels is not None
+        assert delivery.proof.kernels["MatMulNBits"] == result.plan.counts[format] == 8
     evaluated = bitsect.evaluate(str(tmp_path / "run"))  # the folder works alone: it finds the network again
     assert evaluated.plan.evaluation.accuracy == pytest.approx(result.accuracy)
 

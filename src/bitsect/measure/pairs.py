@@ -5,7 +5,12 @@ float state before layer i and keeps the state before every later layer; W^{i,j}
 state before j. The same losses bit for bit as whole passes, for about a third of their cost.
 
 Linear: with d_i = outputs(W^i) − outputs(W), the outputs of W^{i,j} are taken for
-outputs(W) + d_i + d_j: one part-pass per layer.
+outputs(W) + d_i + d_j: one part-pass per layer. Where outputs are too wide to be kept for every layer,
+as those of language models are, the loss of these outputs is expanded around those of W:
+
+    L(d_i + d_j) = L(d_i) + L(d_j) − L(0) + ½ (g_i·d_j + g_j·d_i),   g_i = ∇L(d_i) − ∇L(0)
+
+which is exact for a quadratic loss; d_i and g_i are kept as sketches, and no pair asks for a loss of its own.
 
 Task loss and divergence come from the same outputs, so both are kept.
 """
@@ -23,9 +28,11 @@ from ..errors import BitsectError
 from ..values import Format
 from ..values.pieces import Done, Piece
 from .context import Context, FloatBatch, float_leaves, power, with_leaves
+from .sketch import Sketch
 from .work import Work
 
 Array = np.ndarray[Any, Any]
+OUTPUT_BYTES = 1e9  # what the outputs of all layers on one batch may take
 
 
 def exact_pairs(context: Context, format: Format) -> Work:
@@ -55,8 +62,12 @@ def single_losses(context: Context, format: Format, *, outputs: bool = False) ->
         rounding = context.rounding(format, layer)
         alone, _ = context.program.run_from(layer, batch.states[layer], rounding)
         context.check(batch.inputs, alone, rounding)
-        kept = enumerate(float_leaves(alone) if outputs else ())
-        return _single(context, batch, alone) | {f"output_{k}": leaf.cpu().numpy() for k, leaf in kept}
+        kept: Piece = {}
+        if outputs and _are_wide(context, alone):
+            kept = _expansion(context, batch, alone)
+        elif outputs:
+            kept = {f"output_{k}": leaf.cpu().numpy() for k, leaf in enumerate(float_leaves(alone))}
+        return _single(context, batch, alone) | kept
 
     return _by_rows(context, loss_of)
 
@@ -111,7 +122,68 @@ def _joined(context: Context, done: Done, row: str, name: str) -> Array:
     return np.concatenate([done[f"{start}/{row}"][name] for start in context.starts()], axis=-1)
 
 
+def _are_wide(context: Context, outputs: Any) -> bool:
+    """Whether the outputs of all layers on one batch do not fit into memory."""
+    width = sum(leaf.numel() for leaf in float_leaves(outputs))
+    return 4 * width * len(context.layers) > OUTPUT_BYTES
+
+
+def _expansion(context: Context, batch: FloatBatch, alone: Any) -> Piece:
+    """Sketches of how far the outputs moved, and of how the gradients of the losses did."""
+    samples = len(batch.labels)
+    before, after = float_leaves(batch.outputs), float_leaves(alone)
+    width = sum(leaf[0].numel() for leaf in before if leaf.shape[:1] == (samples,))
+    sketch = Sketch(width, 3 * len(context.layers) * samples, batch.start)
+
+    def moved(first: list[Tensor], second: list[Tensor]) -> Array:
+        pairs = [pair for pair in zip(first, second, strict=True) if pair[0].shape[:1] == (samples,)]
+        rows = torch.cat([(b - a).reshape(samples, -1).float().cpu() for a, b in pairs], 1)
+        found: Array = sketch(rows).numpy()
+        return found
+
+    piece = {"move": moved(before, after)}
+    for name, loss in _loss_functions(context, batch.outputs, batch.labels).items():
+        if name not in batch.gradients:
+            batch.gradients[name] = _gradient(loss, batch.outputs)
+        here, there = batch.gradients[name], _gradient(loss, alone)
+        if here is not None and there is not None:
+            piece[f"bent_{name}"] = moved(here, there)
+    return piece
+
+
+def _gradient(loss: Callable[[Any], Tensor | None], outputs: Any) -> list[Tensor] | None:
+    """∂ loss / ∂ outputs of every sample, if there is a loss."""
+    leaves = [leaf.detach().requires_grad_() for leaf in float_leaves(outputs)]
+    with torch.enable_grad():
+        found = loss(with_leaves(outputs, leaves))
+        if found is None or not found.requires_grad:
+            return None
+        gradients = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
+    return [
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    ]
+
+
+def _expanded(context: Context, start: int, singles: Done) -> Piece:
+    """Pair losses by the expansion: one product of matrices for each sample."""
+    rows = [singles[f"{start}/{i}"] for i in range(len(context.layers))]
+    first, second = np.triu_indices(len(rows), 1)
+    moves = np.stack([row["move"] for row in rows], axis=1)  # [samples, layers, kept]
+    piece: Piece = {}
+    for name in (key.removeprefix("bent_") for key in rows[0] if key.startswith("bent_")):
+        bent = np.stack([row[f"bent_{name}"] for row in rows], axis=1)
+        cross = np.stack([move @ bend.T for move, bend in zip(moves, bent, strict=True)]).astype(np.float64)
+        both = (cross + cross.transpose(0, 2, 1)) / 2
+        alone, base = np.stack([row[name] for row in rows]), singles[f"{start}/float"][name]
+        pairs = alone[first] + alone[second] - base + both[:, first, second].T
+        piece[f"pair_{name}"] = np.maximum(pairs, 0.0) if name == "kl" else pairs
+    return piece
+
+
 def _additive(context: Context, start: int, singles: Done) -> Piece:
+    if "move" in singles[f"{start}/0"]:
+        return _expanded(context, start, singles)
     inputs, labels = context.evaluator.batch(start)
     outputs = context.program.run(inputs)
     base = float_leaves(outputs)
@@ -132,7 +204,8 @@ def _additive(context: Context, start: int, singles: Done) -> Piece:
 
 def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Piece:
     """`task` where the task has a loss, `kl` where it can say how far outputs moved."""
-    losses = {"task": context.task_loss(outputs, labels), "kl": context.kl(float_outputs, outputs)}
+    functions = _loss_functions(context, float_outputs, labels)
+    losses = {name: function(outputs) for name, function in functions.items()}
     found = {name: loss.double().cpu().numpy() for name, loss in losses.items() if loss is not None}
     if not found:
         raise BitsectError(
@@ -140,6 +213,15 @@ def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) 
             "that could be compared: return (loss, score)"
         )
     return found
+
+
+def _loss_functions(
+    context: Context, float_outputs: Any, labels: Tensor
+) -> dict[str, Callable[[Any], Tensor | None]]:
+    return {
+        "task": lambda outputs: context.task_loss(outputs, labels),
+        "kl": lambda outputs: context.kl(float_outputs, outputs),
+    }
 
 
 def _single(context: Context, batch: FloatBatch, alone: Any) -> Piece:

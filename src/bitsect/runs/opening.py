@@ -252,9 +252,10 @@ def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> R
     """The folder to work in, which `undo` gives up again."""
     if run is not None:
         if not RunFolder.is_run(Path(run)):
-            raise RunError(
-                f"{run} is not a run, it holds no run.json: `bitsect quantize MODEL --out` makes one"
-            )
+            way_out = "`bitsect quantize MODEL --out` makes one"
+            if (Path(run) / "config.json").is_file():
+                way_out = f"for a network of transformers give hf:{run}"
+            raise RunError(f"{run} is not a run, it holds no run.json: {way_out}")
         if fresh or (out is not None and Path(out).resolve() != Path(run).resolve()):
             raise RunError(f"{run} is a run, which is continued where it is: to make another, name its model")
         out = run
