@@ -48,6 +48,8 @@ OWNED = (
     "plans/*.json",
     "results/*.json",
     "scores-*.json",
+    "latency-*.json",
+    "measured-*.json",
     "plans.jsonl",
     *(
         "plan.json",
