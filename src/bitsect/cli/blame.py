@@ -32,7 +32,7 @@ def blame(
         typer.Option(
             "--for",
             "--destination",
-            help="Where it will run, for what remedies cost: onnxruntime, openvino, a100; default: the run's.",
+            help="Where it will run, for what remedies cost, as for quantize; default: the run's.",
         ),
     ] = None,
     latency: Annotated[

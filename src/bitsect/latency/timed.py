@@ -32,7 +32,7 @@ from .clock import Clock, time_wholes
 from .fit import Pieces, fit_table
 from .machine import Machine, processor
 from .timings import Time, Timings
-from .written import Written, length_of, takes
+from .written import Written, takes
 
 VISITS, VISIT_SECONDS = 5, 0.004  # of one kernel, in each of at least two passes
 PASSES = (2, 5)  # at least, and at most where repetitions spread
@@ -74,7 +74,7 @@ def timed_table(
     with Apart(runtime) as apart:
         machine = Machine(runtime, apart.version, processor(), threads)
         timings = Timings.of(machine, progress.say)
-        timer = Timer(apart, timings, program, between, tuple(formats), progress, length_of(program, inputs))
+        timer = Timer(apart, timings, program, between, tuple(formats), progress, program.length_of(inputs))
         if timer.is_missing():
             with tempfile.TemporaryDirectory() as folder:
                 notes += timer.fill(Written.of(program, inputs), Path(folder))

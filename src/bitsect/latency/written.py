@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.utils._pytree as pytree
-
 from ..errors import CaptureError
 from ..exporters.onnx.write import write_onnx
 from ..exporters.subject import Subject
@@ -44,12 +42,6 @@ class Written:
     def write(self, plan: Plan, path: Path) -> Path:
         subject = Subject(self.program, self.rounder, plan, task_named("classification"))
         return write_onnx(subject, path, "onnxruntime").path
-
-
-def length_of(program: Program, inputs: Any) -> int | None:
-    """How long the sequences of `inputs` are, where the network takes any length."""
-    sizes = (leaf.shape[1] for leaf in pytree.tree_leaves(inputs) if getattr(leaf, "ndim", 0) > 1)
-    return next((int(size) for size in sizes), None) if program.any_length else None
 
 
 def takes(layer: Layer, format: Format) -> bool:

@@ -11,7 +11,6 @@ from ..exporters.onnx.write import write_onnx
 from ..exporters.subject import Subject
 from ..latency.machine import Machine, here
 from ..latency.measured import Measured, measure
-from ..latency.written import length_of
 from ..runs.disk import fingerprint_json, reading
 from ..runs.run import Run
 from ..solve.allowed import Allowed
@@ -145,7 +144,7 @@ class Fastest:
         """Time those plans whose files were not timed yet in this run, beside float."""
         assert self.destination.runtime is not None
         inputs, threads = self.run.samples.typical(), self.goal.runtime_threads
-        length = length_of(self.run.program, inputs)
+        length = self.run.program.length_of(inputs)
         kept = Kept.of(self.run, here(self.destination.runtime, threads), length)
         asked = list(dict.fromkeys([self.float, *self._plans, *plans]))
         wanted = [plan for plan in asked if not kept.knows(plan)]

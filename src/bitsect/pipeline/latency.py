@@ -12,7 +12,6 @@ from torch import nn
 from ..latency import network_table
 from ..latency.machine import here
 from ..latency.tables import TIMED
-from ..latency.written import length_of
 from ..network.capture import capture
 from ..network.program import Program
 from ..rounding.boundaries import boundaries
@@ -68,7 +67,7 @@ def table_for(run: Run, goal: Goal) -> Table:
         return network_table(goal.latency, run.program, inputs, goal.formats)
     asked = {
         "machine": asdict(here(goal.latency, threads)),
-        "length": length_of(run.program, inputs),
+        "length": run.program.length_of(inputs),
         "formats": [format.name for format in goal.formats],
     }
     name = f"latency-{goal.latency}-{fingerprint_json(asked)[:8]}.json"
