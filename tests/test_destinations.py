@@ -318,7 +318,7 @@ def test_timings_are_kept_whole_or_made_again(tmp_path: Path) -> None:
         whole.replace("0.5", '"x"'),
         whole.replace("1.0", "null"),
     ]
-    damages += [whole.replace('"version": 2', '"version": 1'), whole.replace("int8", "int99"), "\x00"]
+    damages += [whole.replace('"version": 3', '"version": 1'), whole.replace("int8", "int99"), "\x00"]
     for damaged in damages:
         said: list[str] = []
         timings.path.write_text(damaged)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .pipeline.export import export
     from .pipeline.frontier import frontier
     from .pipeline.layers import layers
+    from .pipeline.load import load
     from .pipeline.paper import paper
     from .pipeline.quantize import quantize
     from .pipeline.recipe import run_recipe
@@ -87,6 +88,7 @@ _HOMES = {
     "pipeline.export": ("export",),
     "pipeline.frontier": ("frontier",),
     "pipeline.layers": ("layers",),
+    "pipeline.load": ("load",),
     "pipeline.paper": ("paper",),
     "pipeline.quantize": ("quantize",),
     "pipeline.recipe": ("run_recipe",),
@@ -168,6 +170,7 @@ __all__ = [
     "frontier",
     "import_cutlass",
     "layers",
+    "load",
     "load_samples",
     "metric",
     "paper",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
-from ..latency import latency_table
 from ..names import check_name
 from ..runs.draws import check_draws, draw_of
 from ..runs.opening import open_run
@@ -24,7 +23,8 @@ from ..values.method import METHODS, Method
 from ..values.options import given, on_top_of
 from ..values.trial import Compared, Setup, Trial
 from .keywords import with_options
-from .methods import DAMAGE, FRONTIER, method_of
+from .latency import table_for
+from .methods import DAMAGE, FRONTIER, destined, method_of
 from .plans import same_task
 from .rows import tested_on
 from .trials import Bench
@@ -71,14 +71,15 @@ def compare(
         trust, progress: as for `quantize`.
     """
     own = method_of(run, None, None)
+    _, settings, goal = destined(run, None, same_task(task), goal)
     request = _Request.of(own, metrics, searches, methods, targets, scoring, goal)
     if draws < 1:
         raise OptionError(f"draws {draws} is not at least 1")
-    with open_run(run, settings=same_task(task), trust=trust, progress=progress) as opened:
+    with open_run(run, settings=settings, trust=trust, progress=progress) as opened:
         if draws > 1:
             check_draws(opened)
         test = _test(opened, test_data, test_draw)
-        table = latency_table(goal.latency, opened.layers)
+        table, _ = table_for(opened, goal)
         trials: list[Trial] = []
         for seed in range(opened.settings.seed, opened.settings.seed + draws):
             for method in request.methods:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BitsectError, OptionError, RunError
-from ..latency import TABLES, latency_table
+from ..latency import TABLES, TIMED
 from ..runs.opening import open_run
 from ..runs.progress import Progress
 from ..runs.run import Run
@@ -23,7 +23,8 @@ from ..values.curve import SHORT, Curve, CurvePoint, ReadOff
 from ..values.options import given, on_top_of
 from .judge import Judge
 from .keywords import with_options
-from .methods import DAMAGE, FRONTIER
+from .latency import table_for
+from .methods import DAMAGE, FRONTIER, destined
 from .plans import evaluated_plans, same_task
 from .problem import state_problem
 
@@ -55,7 +56,10 @@ def frontier(
         task: the run's own task again, where that is a function of yours.
         trust, progress: as for `quantize`.
     """
-    with open_run(run, settings=same_task(task), trust=trust, progress=progress) as opened:
+    settings = same_task(task)
+    if goal.destination is not None:
+        _, settings, goal = destined(run, None, settings, goal)
+    with open_run(run, settings=settings, trust=trust, progress=progress) as opened:
         return curve_of(opened, goal, parse_targets(targets), test_data)
 
 
@@ -68,7 +72,7 @@ def curve_of(run: Run, goal: Goal, targets: Sequence[Target], test_data: Any = N
             "accuracy: make a run without [evaluate=]"
         )
     goal = _completed(goal, known.get("goal") or {}, targets)
-    table = latency_table(goal.latency, run.layers)
+    table, _ = table_for(run, goal)
     judge = Judge(run, None)
     float_network = judge.float_network()
     damage: Damage | None = None
@@ -128,7 +132,8 @@ def _completed(goal: Goal, known: dict[str, Any], targets: Sequence[Target]) -> 
             raise OptionError(f"[{name}=] does not apply to a curve: name what to keep as [targets=98%,99%]")
     before: dict[str, Any] = {name: known[name] for name in ("formats", "keep", "objective") if name in known}
     device = str(known.get("latency")).lower()
-    before["latency"] = device if device in TABLES else None
+    before["latency"] = device if device in (*TABLES, *TIMED) else None
+    before["runtime_threads"] = known.get("runtime_threads", 1)
     return on_top_of(on_top_of(Goal(**before), goal), Goal(search=FRONTIER))
 
 

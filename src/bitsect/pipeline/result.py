@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import BitsectError, ExportError, RunError, in_python
-from ..exporters.deliver import Delivery, Request, deliver, written_for
+from ..exporters.deliver import Delivery, Request, deliver
 from ..reports.html.page import excerpt, has_extra
 from ..reports.reading import story_of
 from ..rounding.model import QuantizedModel
@@ -145,13 +145,12 @@ class Result:
     ) -> Delivery:
         """Write the quantised network to `path` and prove there that it is the one that was judged.
 
-        It is written for `destination`: by default that of the goal, else ONNX Runtime. It is proven on
-        `data`, else on the samples of the run. What fails raises, and leaves no file;
+        The ending of `path` says in which form, as for `bitsect.export`. An ONNX file is written for
+        `destination`: by default that of the goal, else ONNX Runtime. It is proven on `data`, else on
+        the samples of the run. What fails raises, and leaves no file;
         with `force` the file is kept, and `.failures` say why it should not have been.
         """
-        request = Request(
-            Path(path), written_for(destination or self.goal.destination), force, require_speedup
-        )
+        request = Request(Path(path), destination, force, require_speedup, self.goal.destination)
         with self.run.reopened() as run:
             samples = None if data is None else run.load(data)
             delivery = deliver(run, self.plan, request, self.target if self.judge is None else None, samples)

@@ -49,6 +49,8 @@ OWNED = (
     "results/*.json",
     "scores-*.json",
     "pairs-*.json",
+    "latency-*.json",
+    "measured-*.json",
     "plans.jsonl",
     *(
         "plan.json",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...errors import BitsectError, MissingExtraError
-from ...files import first_line
+from ...files import first_line, read_json
 from ..preparation import Preparation
 
 PREFIX = "hf:"
@@ -108,6 +108,36 @@ def _check_weights(place: Place, found: Mapping[str, Any]) -> None:
             f"{place.spec}: the file holds no weights for '{missing[0]}'{more}, which were never trained: "
             "save the whole network with save_pretrained"
         )
+
+
+def save_beside(spec: str, folder: Path, quantization: dict[str, Any]) -> None:
+    """Write the configuration of a network, marked as quantised, and what prepares its samples."""
+    place = Place.of(spec)
+    config = _config(place, trust=False)
+    loader, _ = _processor_of(_class(place, config, trust=False))
+    with _reading(place, "configuration"), _quiet():
+        config.save_pretrained(folder)
+        path = folder / "config.json"
+        known = json.loads(path.read_text(encoding="utf-8"))
+        text = json.dumps({**known, "quantization_config": quantization}, indent=2, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")
+    if loader is not None:
+        with _quiet(), suppress(Exception):  # it may have none, and nothing of the model needs it
+            loader.from_pretrained(place.path, **place.options).save_pretrained(folder)
+
+
+def bare_network(folder: Path) -> nn.Module:
+    """The architecture that the configuration in `folder` describes, with random weights."""
+    place = Place.of(f"{PREFIX}{folder.absolute()}")
+    transformers = _transformers(place.spec)
+    with _reading(place, "configuration"), _quiet():
+        known = read_json(folder / "config.json", what="configuration")
+        if not isinstance(known, dict) or known.get("auto_map"):
+            raise BitsectError(f"{folder}: this network runs code of its author, and is not loaded")
+        known.pop("quantization_config", None)
+        config = transformers.AutoConfig.for_model(known.pop("model_type"), **known)
+        kind = _class(place, config, trust=False)
+        return as_captured(kind._from_config(config, dtype=torch.float32, attn_implementation="eager"))
 
 
 def as_captured(model: nn.Module) -> nn.Module:
