@@ -1,0 +1,1 @@
+"""A run shown: HTML, terminal, the paper's tables and figures."""
