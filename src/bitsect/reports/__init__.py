@@ -1,1 +1,1 @@
-"""A run shown: HTML, terminal, the paper's tables and figures."""
+"""A run shown: its story as plain values, and pages made of them."""

@@ -56,6 +56,13 @@ OWNED = (
         "trials.json",
         "ranges.json",
         "capture.json",
+        "layers.json",
+        "choices.json",
+        "curve.json",
+        "pairs.json",
+        "values.json",
+        "blame.json",
+        "report.html",
         MODEL_FILE,
         SAMPLES_FILE,
         "run.json",
@@ -257,6 +264,11 @@ class RunFolder:
         known = self.read_json("run.json") or {}
         if not known.keys() >= besides.keys():
             self.write_json("run.json", {**besides, **known})
+
+    def recognise(self) -> None:
+        """Take the run that is here for what it says it is: all its files must be of it."""
+        known = self._read("run.json")
+        self.run = None if known is None else str(known.get("run"))
 
     def _refuse_journals_of_others(self, run: str) -> None:
         """Without a run.json, journals could be anyone's: they must name this run in their first bytes."""

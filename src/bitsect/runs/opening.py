@@ -30,6 +30,7 @@ from ..sources.tasks.task import Task, task_named
 from ..values import Comparison, Settings, placement_named
 from ..values.options import given, on_top_of, to_json
 from ..values.settings import ROWS
+from ..values.shown import LayerFacts, Structure
 from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
 from .memory import comfortable_rows
 from .progress import Progress
@@ -85,6 +86,7 @@ def open_run(
             folder.clear()
         _claim(folder, known, facts, program, samples, spec)
         _remember_comparison(folder, program)
+        _remember_layers(folder, program)
         searched, held_out = _held_out(samples, resolved)
         temporary = out is None and not of_run
         run = Run(folder, program, searched, task, resolved, progress, temporary, held_out)
@@ -317,6 +319,17 @@ def _remember_comparison(folder: RunFolder, program: Program) -> None:
             program.comparison = Comparison.from_json(known)
         except (KeyError, TypeError):
             raise RunError(f"{folder.path / 'capture.json'} is damaged: delete it") from None
+
+
+def _remember_layers(folder: RunFolder, program: Program) -> None:
+    """Keep what the network is made of, so that the run can be shown without loading it."""
+    layers = (
+        LayerFacts(each.name, each.kind, each.weight_shape, each.weights, each.macs, len(each.places))
+        for each in program.layers
+    )
+    structure = Structure(tuple(layers), tuple(program.skipped)).to_json()
+    if folder.read_json("layers.json") != structure:
+        folder.write_json("layers.json", structure)
 
 
 def _check(program: Program) -> None:
