@@ -43,6 +43,7 @@ COMMANDS = (
     "quantize",
     "search",
     "sensitivity",
+    "show",
 )
 
 MINE = """

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from typer.main import get_command
@@ -36,46 +35,42 @@ def commands_page() -> str:
     from bitsect.cli import app
 
     parts = [
-        "# Commands\n\nMade from the program: what `--help` says, on one page. Every option of a command is a keyword "
-        "argument of the same name in Python.\n"
+        "# Commands\n\nMade from the program: what `--help` says, on one page. Every option of a command "
+        "is a keyword argument of the same name in Python.\n"
     ]
     for name, command in _commands(get_command(app), "bitsect"):
         parts += _command(name, command)
     return "\n".join(parts)
 
 
-def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    if not isinstance(command, click.Group):
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    below: dict[str, Any] = getattr(command, "commands", {})
+    for each in sorted(below):
+        yield from _commands(below[each], f"{name} {each}")
+    if not below:
         yield name, command
-        return
-    for each in sorted(command.commands):
-        yield from _commands(command.commands[each], f"{name} {each}")
 
 
-def _command(name: str, command: click.Command) -> Iterator[str]:
+def _command(name: str, command: Any) -> Iterator[str]:
     text, _, example = inspect.cleandoc(command.help or "").partition("\n\n")
-    yield f"## {name}\n\n{text}\n"
-    arguments = [each for each in command.params if isinstance(each, click.Argument)]
-    usage = " ".join(each.make_metavar(click.Context(command)) for each in arguments)
-    yield f"    {name} {usage} [OPTIONS]\n"
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    usage = " ".join([name, *(each.metavar for each in arguments), "[OPTIONS]"])
+    yield f"## {name}\n\n{text}\n\n    {usage}\n"
     if example:
         yield "For example:\n\n" + "\n".join(f"    {line}" for line in example.splitlines()) + "\n"
     if arguments:
-        rows = [[each.make_metavar(click.Context(command)), getattr(each, "help", "") or ""] for each in arguments]
-        yield markdown_table(["argument", ""], rows) + "\n"
+        yield markdown_table(["argument", ""], [[each.metavar, each.help or ""] for each in arguments]) + "\n"
     panels: dict[str, list[list[str]]] = {}
-    for each in command.params:
-        if isinstance(each, click.Option) and not each.hidden:
-            panel = getattr(each, "rich_help_panel", None) or "Options"
-            panels.setdefault(panel, []).append([_flags(each, command), each.help or ""])
+    for each in options:
+        panels.setdefault(each.rich_help_panel or "Options", []).append([_flags(each), each.help or ""])
     for panel, rows in panels.items():
         yield f"**{panel}**\n\n{markdown_table(['option', ''], rows)}\n"
 
 
-def _flags(option: click.Option, command: click.Command) -> str:
+def _flags(option: Any) -> str:
     flags = ", ".join([*option.opts, *option.secondary_opts])
-    value = "" if option.is_flag else f" {option.make_metavar(click.Context(command))}"
-    return f"{flags}{value}"
+    return flags if option.is_flag else f"{flags} {option.metavar or option.name.upper()}"
 
 
 # ---- Python --------------------------------------------------------------------------------------
@@ -90,12 +85,16 @@ def python_page() -> str:
             groups["Functions"].append(name)
         elif inspect.isclass(thing):
             groups["Errors" if issubclass(thing, Exception) else "Values"].append(name)
-    parts = ["# Python\n\nMade from the program. Everything that a user meets is importable from `bitsect`.\n"]
+    parts = [
+        "# Python\n\nMade from the program. Everything that a user meets is importable from `bitsect`.\n"
+    ]
     for group, names in groups.items():
         parts.append(f"## {group}\n")
         for name in names:
             thing = getattr(bitsect, name)
-            parts.append(f"::: {thing.__module__}.{thing.__qualname__}\n    options:\n      heading: bitsect.{name}\n")
+            parts.append(
+                f"::: {thing.__module__}.{thing.__qualname__}\n    options:\n      heading: bitsect.{name}\n"
+            )
     return "\n".join(parts)
 
 
@@ -116,12 +115,17 @@ def names_page() -> str:
     from bitsect.values.placement import PLACEMENTS
 
     parts = [
-        "# Names to choose from\n\nMade from the program: the tables that the names in options come from. A function of your own, "
-        "`package.module:function`, stands for an entry of most of them.\n",
+        "# Names to choose from\n\nMade from the program: the tables that the names in options come from. A "
+        "function of your own, `package.module:function`, stands for an entry of most of them.\n",
         _table("Metrics", "--metric", METRICS, {name: _first(m.function) for name, m in METRICS.items()}),
         _table("Searches", "--search", SEARCHES),
         _table("Ranges", "--range", RANGES),
-        _table("Roundings", "--rounding", ROUNDINGS, {"gptq": "Second-order rounding of weights of up to 4 bits."}),
+        _table(
+            "Roundings",
+            "--rounding",
+            ROUNDINGS,
+            {"gptq": "Second-order rounding of weights of up to 4 bits."},
+        ),
         _table("Placements", "--placement", PLACEMENTS, dict.fromkeys(PLACEMENTS, "")),
         _table("Destinations", "--for", DESTINATIONS, {n: f"{d.about}." for n, d in DESTINATIONS.items()}),
         _table("Latency", "--latency", TABLES, dict.fromkeys(TABLES, "")),
@@ -136,7 +140,9 @@ def names_page() -> str:
 def _table(title: str, option: str, table: Iterable[str], words: dict[str, str] | None = None) -> str:
     known = words or {}
     entries: dict[str, Any] = table if isinstance(table, dict) else dict.fromkeys(table)
-    rows = [[name, known[name] if name in known else _first(choose(title, name, entries))] for name in entries]
+    rows = [
+        [name, known[name] if name in known else _first(choose(title, name, entries))] for name in entries
+    ]
     if not any(about for _, about in rows):
         return f"## {title}\n\n`{option}`: {', '.join(f'`{name}`' for name, _ in rows)}.\n"
     return f"## {title}\n\n`{option}`\n\n{markdown_table(['name', ''], rows)}\n"

@@ -19,6 +19,7 @@ from . import (  # each adds its commands to the app
     quantize,
     recipe,
     sensitivity,
+    show,
 )
 from .app import app
 
@@ -36,6 +37,7 @@ __all__ = [
     "quantize",
     "recipe",
     "sensitivity",
+    "show",
 ]
 
 
