@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .pipeline.paper import paper
     from .pipeline.quantize import quantize
     from .pipeline.recipe import run_recipe
+    from .pipeline.report import report
     from .pipeline.result import Result
     from .pipeline.rows import Row, Tested
     from .pipeline.sensitivity import sensitivity
@@ -89,6 +90,7 @@ _HOMES = {
     "pipeline.paper": ("paper",),
     "pipeline.quantize": ("quantize",),
     "pipeline.recipe": ("run_recipe",),
+    "pipeline.report": ("report",),
     "pipeline.result": ("Result",),
     "pipeline.rows": ("Row", "Tested"),
     "pipeline.sensitivity": ("sensitivity",),
@@ -170,6 +172,7 @@ __all__ = [
     "metric",
     "paper",
     "quantize",
+    "report",
     "run_recipe",
     "sensitivity",
 ]

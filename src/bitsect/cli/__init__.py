@@ -18,6 +18,7 @@ from . import (  # each adds its commands to the app
     paper,
     quantize,
     recipe,
+    report,
     sensitivity,
     show,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "paper",
     "quantize",
     "recipe",
+    "report",
     "sensitivity",
     "show",
 ]

@@ -67,7 +67,10 @@ def blame(
         rounded = [each for each in opened.layers if chosen[each.name].rounds(each)]
         looked_at = _chosen(rounded, opened.layers, layer)
         table = latency_table(latency, opened.layers)
-        return _Blaming(opened, chosen, table, min(samples, len(opened.samples))).all(rounded, looked_at)
+        found = _Blaming(opened, chosen, table, min(samples, len(opened.samples))).all(rounded, looked_at)
+        if layer is None:
+            opened.folder.write_json("blame.json", found.to_json())  # to look at
+        return found
 
 
 def _chosen(rounded: Sequence[Layer], layers: tuple[Layer, ...], pattern: str | None) -> list[str]:

@@ -19,7 +19,7 @@ from ..solve.answer import threshold
 from ..solve.curve import curve_points, read_off
 from ..solve.search.walk import Walk
 from ..values import Damage, Evaluation, Goal, LatencyTable, Plan, Scoring, Target
-from ..values.curve import Curve, CurvePoint, ReadOff
+from ..values.curve import SHORT, Curve, CurvePoint, ReadOff
 from ..values.options import given, on_top_of
 from .judge import Judge
 from .keywords import with_options
@@ -74,17 +74,40 @@ def curve_of(run: Run, goal: Goal, targets: Sequence[Target], test_data: Any = N
     damage: Damage | None = None
     if targets:
         damage = _walk(run, goal, targets, judge, float_network, table)
+    points = evaluated_points(
+        run, judge, float_network, allowed_formats(run.layers, goal, table), table, damage
+    )
+    objective = goal.objective if table is not None else "size"
+    found = _Reading(run, points, float_network, objective).all(targets, test_data)
+    device = None if table is None else table.device
+    curve = Curve(points, float_network.accuracy, found, len(judge.judged), device, objective)
+    keep_curve(run, curve)
+    return curve
+
+
+def evaluated_points(
+    run: Run,
+    judge: Judge,
+    float_network: Evaluation,
+    allowed: Allowed,
+    table: LatencyTable | None,
+    damage: Damage | None = None,
+) -> tuple[CurvePoint, ...]:
+    """Every plan that was evaluated in the run, as a point of the curve."""
     evaluated = {Plan.uniform(run.layers): float_network}
     for plan in evaluated_plans(run).values():
         evaluation = judge.evaluator.known(plan)
         if evaluation is not None:
             evaluated[plan] = evaluation
-    allowed = allowed_formats(run.layers, goal, table)
-    points = curve_points(evaluated, run.layers, table, _names(run, allowed), damage)
-    objective = goal.objective if table is not None else "size"
-    found = _Reading(run, points, float_network, objective).all(targets, test_data)
-    device = None if table is None else table.device
-    return Curve(points, float_network.accuracy, found, len(judge.judged), device, objective)
+    return curve_points(evaluated, run.layers, table, _names(run, allowed), damage)
+
+
+def keep_curve(run: Run, curve: Curve) -> None:
+    """Keep the curve in the run, to look at; with the order in which plans were evaluated."""
+    order = {key[:SHORT]: number for number, key in enumerate(evaluated_plans(run))}
+    data = curve.to_json()
+    points = [{**each, "layers": None, "order": order.get(each["key"])} for each in data["points"]]
+    run.folder.write_json("curve.json", {**data, "targets": [], "points": points})
 
 
 def parse_targets(targets: Any) -> tuple[Target, ...]:

@@ -20,8 +20,10 @@ from .methods import completed, destined, method_of
 from .notes import about_destination, notes_on_answer, notes_on_promise, notes_on_samples
 from .problem import check_scoring, state_problem
 from .promise import check_promise, follow, promise_samples, prove_plan, with_hold_out
+from .report import write_report
 from .result import Result
 from .rows import compare, test_rows, test_samples
+from .shown import keep_shown
 
 
 @with_options(settings=Settings, scoring=Scoring, goal=Goal)
@@ -98,6 +100,7 @@ def quantize(
             promise = prove_plan(run, problem, found, goal, held_out, table)
         rows = compare(run, found.plan, allowed, judge, table)
         tested = test_rows(run, rows, goal.target, unseen)
+        keep_shown(run, judge, allowed, table, found, rows)
         notes = (*notes_on_answer(run, problem, found, rows, goal, allowed, table), *early, *on_table)
         notes += tuple(scores.doubts())
         result = Result(
@@ -117,6 +120,7 @@ def quantize(
             fastest.timing,
         )
         result.keep()
+        write_report(run)
         return result
 
 

@@ -33,10 +33,10 @@ def answer_of(result: Json) -> Json:
 
 
 def _rows(result: Json, promise: Promise | None) -> Iterator[Row]:
-    uniform = {f"all {name}": row for name, row in result["uniform"].items()}
+    uniform = {str(row.get("name", f"all {name}")): row for name, row in result["uniform"].items()}
     test = result.get("test") or {}
     tested = {name: test[name] for name in ("float", "plan") if name in test}
-    tested |= {f"all {name}": row for name, row in (test.get("uniform") or {}).items()}
+    tested |= {str(row.get("name")): row for row in (test.get("uniform") or {}).values()}
     held_out = (result.get("promise") or {}).get("accuracy", {})
     times = (result.get("measured") or {}).get("plans", {})
     for name, row in {"float": result["float"], **uniform, "plan": result["plan"]}.items():
@@ -79,8 +79,7 @@ def _verdict(result: Json, rows: tuple[Row, ...], promise: Promise | None) -> Ve
     if target is None:
         spent = result["goal"].get("budget") or result["goal"].get("max_size")
         return Verdict(OPEN, f"The most accurate plan within {spent}", "no target was asked for")
-    words = "agreement with the float network" if result["agreement"] else "accuracy"
-    kept = _kept(Target.parse(target), "your own figure" if result["judge"] else words)
+    kept = _kept(Target.parse(target), bool(result["agreement"]), bool(result["judge"]))
     if promise is not None:
         seen = _shown(promise)
         if promise.proven:
@@ -98,20 +97,19 @@ def _verdict(result: Json, rows: tuple[Row, ...], promise: Promise | None) -> Ve
     return Verdict(UNSURE if met else BAD, f"It {kept[0] if met else kept[2]}", seen)
 
 
-def _kept(target: Target, of: str) -> tuple[str, str, str]:
+def _kept(target: Target, agreement: bool, judge: bool) -> tuple[str, str, str]:
     """What a plan does that keeps the target, what it seems to do, and what one does that misses it."""
-    if target.relative is not None:
-        return (
-            f"keeps {target} of its {of}",
-            f"keep {target} of its {of}",
-            f"does not keep {target} of its {of}",
-        )
-    points = str(target).removeprefix("max drop ")
-    return (
-        f"loses at most {points} of {of}",
-        f"lose at most {points} of {of}",
-        f"loses more than {points} of {of}",
-    )
+    of = "your own figure" if judge else "accuracy"
+    if target.relative is None:
+        of = "agreement with the float network" if agreement else of
+        points = str(target).removeprefix("max drop ")
+        lost = f"at most {points} of {of}"
+        return f"loses {lost}", f"lose {lost}", f"loses more than {points} of {of}"
+    if agreement:
+        said = f"with the float network on {target} of the samples"
+        return f"agrees {said}", f"agree {said}", f"does not agree {said}"
+    share = f"{target} of {of}" if judge else f"{target} of its {of}"
+    return f"keeps {share}", f"keep {share}", f"does not keep {share}"
 
 
 def _shown(promise: Promise) -> str:

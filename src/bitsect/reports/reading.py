@@ -11,6 +11,7 @@ from ..errors import BitsectError, RunError
 from ..files import read_json
 from ..runs.disk import reading
 from ..runs.folder import RunFolder
+from ..values.format import Format, rank
 from ..values.scores import Scores
 from ..values.shown import Choices, Interaction, LayerValues, Structure
 from ..values.target import Target
@@ -74,7 +75,7 @@ def story_of(folder: RunFolder) -> Story:
         layers=layers,
         skipped=structure.skipped,
         scored=known.scored(formats, metric),
-        pairs=known.of("pairs.json", lambda data: tuple(map(Interaction.from_json, data["tables"]))) or (),
+        pairs=known.pairs(),
         curve=known.of("curve.json", lambda data: _curve(data, answer.get("target"), result)),
         values=known.of("values.json", _values) or {},
         blame=known.of("blame.json", lambda data: _blame(data, result)),
@@ -129,6 +130,12 @@ class _Reading:
 
         return self.parsed("plan.json", read) or {}
 
+    def pairs(self) -> tuple[Interaction, ...]:
+        """Every table of pairs of layers."""
+        names = sorted(path.name for path in self.folder.path.glob("pairs-*.json"))
+        found = (self.of(name, Interaction.from_json) for name in names)
+        return tuple(each for each in found if each is not None and len(each.layers) > 1)
+
     def scored(self, formats: dict[str, str], metric: str | None) -> tuple[Scored, ...]:
         """Every file of scores, those that the search went by first."""
         found = []
@@ -137,7 +144,17 @@ class _Reading:
             if scores is not None and scores.layers:
                 found.append(Scored(scores, cut(scores, formats), scores.metric == metric))
         distinct = {(each.scores.metric, str(each.scores.format)): each for each in found}
-        return tuple(sorted(distinct.values(), key=lambda each: (not each.own, each.name)))
+        return tuple(
+            sorted(
+                distinct.values(),
+                key=lambda each: (
+                    not each.own,
+                    each.threshold is None,
+                    each.scores.metric,
+                    rank(each.scores.format),
+                ),
+            )
+        )
 
 
 def cut(scores: Scores, formats: dict[str, str]) -> float | None:
@@ -150,8 +167,6 @@ def cut(scores: Scores, formats: dict[str, str]) -> float | None:
     >>> cut(scores, {"a": "int8", "b": "float"}), cut(scores, {"a": "float", "b": "int8"})
     (2.5, None)
     """
-    from ..values.format import Format, rank
-
     low, high = list[float](), list[float]()
     for name, value in zip(scores.layers, scores.values, strict=True):
         if name in formats:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
+from ..runs.folder import MODEL_FILE
 from ..values.layer import Skipped
 from ..values.scores import Scores
 from ..values.shown import Interaction, LayerValues
+from ..values.target import Target
 
 GOOD, UNSURE, BAD, OPEN = "good", "unsure", "bad", "open"
 
@@ -222,12 +225,32 @@ class Story:
     faults: tuple[str, ...] = ()  # files of the run that cannot be read, and why
 
     @property
+    def title(self) -> str:
+        """What the network is called above a page."""
+        if self.network == MODEL_FILE:
+            return "a network given in Python"
+        return PurePath(self.network).name if self.network.endswith(".pt2") else self.network
+
+    @property
     def float_row(self) -> Row | None:
         return self.rows[0] if self.rows else None
 
     @property
     def plan_row(self) -> Row | None:
         return self.rows[-1] if self.rows else None
+
+    @property
+    def target_share(self) -> float | None:
+        """The share of the float accuracy that is to be kept; None where the target is in points, or none."""
+        relative = None if self.target is None else Target.parse(self.target).relative
+        return None if relative is None else float(relative)
+
+    @property
+    def plan_misses_on_searched(self) -> bool:
+        """Whether the plan keeps its target where that is proven, but not on the samples that steer."""
+        if self.curve is None or self.curve.needed is None or self.plan_row is None:
+            return False
+        return self.verdict.tone == GOOD and self.plan_row.searched.accuracy < self.curve.needed
 
     @property
     def formats(self) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ OWNED = (
     "plans/*.json",
     "results/*.json",
     "scores-*.json",
+    "pairs-*.json",
     "plans.jsonl",
     *(
         "plan.json",
@@ -59,7 +60,6 @@ OWNED = (
         "layers.json",
         "choices.json",
         "curve.json",
-        "pairs.json",
         "values.json",
         "blame.json",
         "report.html",

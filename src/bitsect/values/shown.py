@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BitsectError
+from .damage import Damage
+from .format import Format
 from .layer import KINDS, Skipped
+from .measured import Losses
 
 Array = NDArray[np.float64]
 DIGITS = 4  # that a number keeps which is only looked at
@@ -100,6 +103,25 @@ class Interaction:
         if self.table.shape != (count, count):
             raise BitsectError(f"{self.measure}: {self.table.shape} numbers for {count} layers")
 
+    @classmethod
+    def of_losses(cls, losses: Losses, format: str, layers: tuple[str, ...]) -> Interaction:
+        """The excess loss of pairs, as the paper has it: L_ij − max(L_i, L_j); alone, L_i − L_0."""
+        assert losses.pair is not None
+        single, base = losses.single.mean(axis=1), losses.base.mean()
+        table = np.diag(single - base).astype(np.float64)
+        first, second = np.triu_indices(len(layers), 1)
+        excess = losses.pair.mean(axis=1) - np.maximum(single[first], single[second])
+        table[first, second] = table[second, first] = excess
+        return cls("excess loss", format, layers, table)
+
+    @classmethod
+    def of_damage(cls, damage: Damage, format: Format) -> Interaction:
+        """What two layers do to the outputs together beyond what each does alone: 2 G_ij; alone, G_ii."""
+        rows = [i for i, (_, each) in enumerate(damage.changes) if each == format]
+        table = 2.0 * damage.gram[np.ix_(rows, rows)].astype(np.float64)
+        np.fill_diagonal(table, damage.gram.diagonal()[rows])
+        return cls("excess damage", format.name, tuple(damage.changes[i][0] for i in rows), table)
+
     def worst(self, count: int) -> list[tuple[str, str, float]]:
         """The pairs with the most, the worst first."""
         first, second = np.triu_indices(len(self.layers), 1)
@@ -134,8 +156,8 @@ class Histogram:
     high: float
     counts: tuple[int, ...]
     bits: int | None = None  # that the values are rounded to; None where they stay in float
-    clip: tuple[float, float] | None = None  # the least and the greatest value that codes reach
-    step: float | None = None  # between two codes; of weights, of the channel with the largest scale
+    clip: tuple[float, float] | None = None  # what codes reach; of weights, in the widest channel
+    step: float | None = None  # between two codes; of weights, in the widest channel
     beyond: float = 0.0  # the share of the values that lie outside the clip
 
     def to_json(self) -> dict[str, Any]:
