@@ -37,7 +37,7 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix .
 
 # The documentation site, in site/; a warning is an error.
-docs: .venv/.docs
+docs: .venv/.dev
 	$(BIN)/mkdocs build --strict --quiet
 
 wheel: .venv/.dev
@@ -59,7 +59,3 @@ clean:
 .venv/.dev: .venv/.venv pyproject.toml
 	$(PIP) install $(TORCH) --editable '.[dev]'
 	touch $@ .venv/.demo
-
-.venv/.docs: .venv/.dev
-	$(PIP) install $(TORCH) --editable '.[dev,docs]'
-	touch $@

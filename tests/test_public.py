@@ -46,6 +46,7 @@ ANSWERS = {
     "Delivery",
     "Evaluation",
     "Judgement",
+    "Paper",
     "Proof",
     "Result",
     "Row",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .pipeline.export import export
     from .pipeline.frontier import frontier
     from .pipeline.layers import layers
-    from .pipeline.paper import paper
+    from .pipeline.paper import Paper, paper
     from .pipeline.quantize import quantize
     from .pipeline.recipe import run_recipe
     from .pipeline.report import report
@@ -87,7 +87,7 @@ _HOMES = {
     "pipeline.export": ("export",),
     "pipeline.frontier": ("frontier",),
     "pipeline.layers": ("layers",),
-    "pipeline.paper": ("paper",),
+    "pipeline.paper": ("Paper", "paper"),
     "pipeline.quantize": ("quantize",),
     "pipeline.recipe": ("run_recipe",),
     "pipeline.report": ("report",),
@@ -140,6 +140,7 @@ __all__ = [
     "MissingExtraError",
     "OptionError",
     "Outcome",
+    "Paper",
     "Plan",
     "PlanError",
     "Problem",
