@@ -17,10 +17,10 @@ from ..values import Goal, Scoring
 from .methods import FRONTIER
 from .problem import DAMAGE_SAMPLES
 
-ROUNDED = 1.5  # a pass through rounded layers
+ROUNDED = 1.0  # a pass through rounded layers
 BACKWARD = 3.0  # a pass forth and back
 CALIBRATED = {"mse": 10.0}  # ranges of least squared error; others take less
-FITTED = 12.0  # second-order rounding, for each format: between 2 and 40, by the size of the layers
+FITTED = 10.0  # second-order rounding, for each format: between 2 and 40, by the size of the layers
 PROBES = 24  # of the Hessian, until its traces are known well enough
 JUDGED = {FRONTIER: 12}  # plans that a search by damage judges; the others bisect
 RUNGS = 10  # of the ladder that a promise is proven on

@@ -173,7 +173,7 @@ def _strip(story: Story, signs: dict[str, tuple[str, str]], width: int) -> Lines
         return []
     lines, room = Lines(), max(1, (width - 5) // 11)  # tens in a line
     for start in range(0, len(taken), 10 * room):
-        line = Text(f"{start + 1:>4} ", "dim")
+        line = Text().append(f"{start + 1:>4} ", "dim")
         for number, layer in enumerate(taken[start : start + 10 * room]):
             line.append(" " if number and number % 10 == 0 else "")
             line.append(*signs[str(layer.format)])
@@ -181,7 +181,7 @@ def _strip(story: Story, signs: dict[str, tuple[str, str]], width: int) -> Lines
     legend = Text("     ")
     for name, count in story.counts.items():
         sign, colour = signs[name]
-        legend.append(f"{sign}", colour).append(f" {name}: {count} layers   ")
+        legend.append(sign, colour).append(f" {name}: {count} layer{'s' * (count != 1)}   ")
     whole = sum(layer.macs for layer in taken) or 1
     shares = [f"{name} {sum(e.macs for e in taken if e.format == name) / whole:.0%}" for name in story.counts]
     about = folded(f"     multiply-adds: {', '.join(shares)}", width, "dim", 5)

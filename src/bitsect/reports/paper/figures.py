@@ -101,6 +101,7 @@ def _heat_map(axis: Axes, rows: Sequence[Mapping[str, Any]], layers: int) -> Non
     image = axis.imshow(matrix, cmap="RdBu_r", vmin=-most or None, vmax=most or None, interpolation="nearest")
     axis.set_xlabel("layer")
     axis.set_ylabel("layer")
+    axis.locator_params(integer=True)
     bar = axis.figure.colorbar(image, ax=axis, shrink=0.85, extend="both")
     bar.set_label("excess loss of the pair at 8 bits")
 
