@@ -25,7 +25,7 @@ from .promise import check_promise, follow, promise_samples, prove_plan, with_ho
 from .report import write_report
 from .result import Result
 from .rows import compare, test_rows, test_samples
-from .shown import keep_shown
+from .shown import keep_shown, keep_values
 
 
 @with_options(settings=Settings, scoring=Scoring, goal=Goal)
@@ -104,7 +104,7 @@ def quantize(
             promise = prove_plan(run, problem, found, goal, held_out, table)
         rows = compare(run, found.plan, allowed, judge, table)
         tested = test_rows(run, rows, goal.target, unseen)
-        keep_shown(run, judge, allowed, table, found, rows)
+        keep_values(run, found.plan)
         notes = (*notes_on_answer(run, problem, found, rows, goal, allowed, table), *early, *on_table)
         notes += tuple(scores.doubts())
         result = Result(
@@ -124,6 +124,7 @@ def quantize(
             fastest.timing,
         )
         result.keep()
+        keep_shown(run, judge, allowed, table, found, rows)
         write_report(run)
         return result
 

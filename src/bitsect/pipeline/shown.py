@@ -30,7 +30,7 @@ def keep_shown(
     found: Found,
     rows: tuple[Row, ...],
 ) -> None:
-    """Keep what the answer is shown by: choices and times of layers, the curve, histograms."""
+    """Keep what the answer is shown by, once it has its name: choices and times of layers, and the curve."""
     run.folder.write_json("choices.json", _choices(run, allowed, table).to_json())
     float_network = rows[0].evaluation
     if judge.function is None:
@@ -40,7 +40,6 @@ def keep_shown(
         points = curve_points(evaluated, run.layers, table, {row.plan.key: [row.name] for row in rows})
     device = None if table is None else table.device
     keep_curve(run, Curve(points, float_network.accuracy, device=device))
-    keep_values(run, found.plan)
 
 
 def keep_values(run: Run, plan: Plan) -> None:

@@ -71,6 +71,8 @@ def _changed(kind: type[Any], known: Json, own: Json) -> Iterator[tuple[str, Any
             continue
         if name in DECIDED or (value is not None and value != _plain(usual)):
             yield about.also or name, value
+        elif name == "confidence" and value is None and usual is not None:
+            yield name, "none"
 
 
 def _plain(value: Any) -> Any:

@@ -126,7 +126,7 @@ class _Reading:
 
         def read() -> dict[str, str]:
             data = read_json(self.folder.inside("plan.json"), what="plan")
-            return {str(name): str(format) for name, format in data["layers"].items()}
+            return {str(name): Format.parse(str(each)).name for name, each in data["layers"].items()}
 
         return self.parsed("plan.json", read) or {}
 

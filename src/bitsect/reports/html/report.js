@@ -118,7 +118,8 @@
     "plot-scores",
     () => {
       const made = data.scores[picked("metric")][chosen("order", "network")];
-      if (!narrow() || !made.layout.xaxis.ticktext) return made;
+      const room = $("plot-scores").clientWidth / data.scores[picked("metric")].network.layout.xaxis.tickvals?.length;
+      if (!made.layout.xaxis.ticktext || room > 14) return made;
       return { ...made, layout: { ...made.layout, xaxis: { showticklabels: false, title: { text: "layers" } } } };
     },
     (event) => {
@@ -140,7 +141,7 @@
     const sizes = z.flat().filter((each) => each !== null).map(Math.abs).sort((a, b) => a - b);
     const most = sizes[Math.floor(0.995 * (sizes.length - 1))] || sizes.at(-1) || 1;
     const names = order.map((i) => found.names[i]);
-    const many = count > 32;
+    const many = (0.62 * Math.min($("plot-pairs").clientWidth, $("plot-pairs").clientHeight)) / count < 11;
     const ticks = many
       ? { showticklabels: false, ticks: "", title: { text: `${count} layers` } }
       : { tickvals: [...names.keys()], ticktext: names, tickangle: -60, tickfont: { size: 10 } };
