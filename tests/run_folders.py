@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bitsect.runs.folder import RunFolder
-from bitsect.values import INT4, INT8, Scores, Settings
+from bitsect.values import INT4, INT8, Format, Plan, Scores, Settings
 from bitsect.values.options import to_json
 from bitsect.values.shown import Choices, Histogram, Interaction, LayerFacts, LayerValues, Structure
 
@@ -26,6 +26,14 @@ def row(accuracy: float, size: float, **more: Any) -> dict[str, Any]:
     return {"accuracy": accuracy, "loss": 0.5, "samples": 512, "size_mb": size, "size_ratio": size, **more}
 
 
+def plan_of(names: list[str]) -> dict[str, str]:
+    return {name: ("int8", "int4")[place % 2] for place, name in enumerate(names)}
+
+
+def key_of(names: list[str]) -> str:
+    return Plan({name: Format.parse(format) for name, format in plan_of(names).items()}).key
+
+
 def facts(names: list[str], **changes: Any) -> dict[str, Any]:
     """What result.json holds of a finished run; `changes` replace entries."""
     count = len(names)
@@ -40,7 +48,7 @@ def facts(names: list[str], **changes: Any) -> dict[str, Any]:
         },
         "test": None,
         "formats": {"float": 0, "int8": count // 2, "int4": count - count // 2},
-        "plan_key": "0123456789abcdef",
+        "plan_key": key_of(names),
         "reason": "int4: half of the layers",
         "promise": None,
         "method": "bitsect",
@@ -87,11 +95,14 @@ class Written:
         return self
 
     def answer(self, **changes: Any) -> Written:
-        plan = {name: ("int8", "int4")[i % 2] for i, name in enumerate(self.names)}
-        self.folder.write_plain("plan.json", {"bitsect": "plan", "version": 1, "layers": plan})
+        self.plan(plan_of(self.names))
         self.folder.write_json("result.json", facts(self.names, **changes))
         seconds = {"capture": 1.5, "search": 0.25}
         self.folder.write_json("effort.json", {"evaluations": 3, "seconds": seconds, "versions": {}})
+        return self
+
+    def plan(self, layers: dict[str, str]) -> Written:
+        self.folder.write_plain("plan.json", {"bitsect": "plan", "version": 1, "layers": layers})
         return self
 
     def scores(self, metric: str = "damage", format: Any = INT8, sign: float = 1.0) -> Written:
@@ -113,7 +124,7 @@ class Written:
         four = Histogram(-1.5, 1.5, counts, 4, (-1.4, 1.4), 0.2, 0.001)
         found = {name: LayerValues("int4", four, Histogram(0.0, 6.0, counts)) for name in self.names}
         layers = {name: each.to_json() for name, each in found.items()}
-        self.folder.write_json("values.json", {"plan": "0123456789abcdef", "layers": layers})
+        self.folder.write_json("values.json", {"plan": key_of(self.names), "layers": layers})
         return self
 
     def times(self) -> Written:
@@ -130,7 +141,7 @@ class Written:
                 ("bbbbbbbb", ["all int8"], 0.92, 0.5),
                 ("cccccccc", ["all int4"], 0.7, 0.25),
                 ("dddddddd", [], 0.9, 0.28),
-                ("01234567", ["99-percent"], 0.915, 0.3),
+                (key_of(self.names)[:8], ["99-percent"], 0.915, 0.3),
             ]
         ):
             points.append(
@@ -169,7 +180,7 @@ class Written:
             for name in self.names[:12]
         ]
         pairs = [{"first": name, "second": name, "excess": gain} for name in self.names[:2]]
-        data = {"plan": "0123456789abcdef", "samples": 64, "damage": {"mean": 1.0, "error": 0.1}}
+        data = {"plan": key_of(self.names), "samples": 64, "damage": {"mean": 1.0, "error": 0.1}}
         self.folder.write_json("blame.json", {**data, "layers": layers, "pairs": pairs, "notes": []})
         return self
 

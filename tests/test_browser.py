@@ -228,8 +228,7 @@ def test_names_are_shown_and_never_run(browser: Any, paths: dict[str, Path], nam
     ("name", "options"),
     [
         ("whole", {"color_scheme": "light"}),
-        ("whole", {"color_scheme": "dark"}),
-        ("many", {"viewport": PHONE}),
+        ("whole", {"color_scheme": "dark", "viewport": PHONE}),
         ("begun", {}),
     ],
 )

@@ -34,6 +34,7 @@ FUNCTIONS = {
     "load_samples",
     "paper",
     "quantize",
+    "report",
     "run_recipe",
     "sensitivity",
 }

@@ -30,7 +30,7 @@ from bitsect.reports.order import seriated
 from bitsect.reports.reading import read_story
 from bitsect.reports.story import BAD, GOOD, OPEN, UNSURE, Story
 from bitsect.values.shown import Interaction
-from run_folders import HOSTILE, Written, promise, row
+from run_folders import HOSTILE, Written, key_of, promise, row
 
 NAMES = ["stem", "blocks.0.conv1", "blocks.0.conv2", "head"]
 MOST_BYTES = 5_000_000
@@ -181,12 +181,12 @@ def test_what_the_user_asked_for_is_in_the_command(tmp_path: Path) -> None:
     assert command_of(tmp_path, {**run, "files": {}}, {**known, "judge": "mine"}) == ""
 
 
-def test_notebooks_show_the_beginning_of_the_page_without_scripts(result: Any) -> None:
+def test_notebooks_show_the_beginning_of_the_page_without_scripts(result: Any, story: Story) -> None:
     shown = result._repr_html_()
     seen = Seen(shown)
     assert "script" not in {tag for tag, _ in seen.tags}
     assert len(shown) < 60_000
-    assert f"keeps {result.target} of its accuracy" in seen.text
+    assert story.verdict.headline in seen.text
     assert sum(tag == "rect" for tag, _ in seen.tags) == len(result.plan)
 
 
@@ -348,12 +348,18 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, name: str
 def test_a_file_of_the_right_checksum_and_the_wrong_contents_is_named_too(tmp_path: Path) -> None:
     written = Written(tmp_path / "run", NAMES).all()
     for name in ("curve.json", "blame.json", "choices.json", "values.json"):
-        written.folder.write_json(
-            name, {"plan": "0123456789abcdef", "points": [1], "layers": [2], "allowed": 3}
-        )
+        written.folder.write_json(name, {"plan": key_of(NAMES), "points": [1], "layers": [2], "allowed": 3})
     story = read_story(written.done())
     assert len(story.faults) == 4
     assert page(story)
+
+
+def test_a_plan_that_was_edited_after_its_verdict_is_told(tmp_path: Path) -> None:
+    written = Written(tmp_path / "run", NAMES).layers().answer()
+    assert read_story(written.done()).faults == ()
+    (written.path / "plan.json").write_text(json.dumps({"layers": dict.fromkeys(NAMES, "int4")}))
+    (fault,) = read_story(written.path).faults
+    assert "changed after it was judged" in fault
 
 
 def test_blame_of_another_plan_is_not_shown(tmp_path: Path) -> None:
@@ -364,7 +370,7 @@ def test_blame_of_another_plan_is_not_shown(tmp_path: Path) -> None:
 def test_the_threshold_parts_the_layers_that_were_lowered(tmp_path: Path) -> None:
     written = Written(tmp_path / "run", NAMES).all()
     plan = {"stem": "int4", "blocks.0.conv1": "int4", "blocks.0.conv2": "int4", "head": "int8"}
-    written.folder.write_plain("plan.json", {"bitsect": "plan", "version": 1, "layers": plan})
+    written.plan(plan)
     story = read_story(written.done())
     by_name = {each.name: each for each in story.scored}
     values = by_name["damage at int4"].scores.values
@@ -473,7 +479,7 @@ def test_stories_are_read_without_torch() -> None:
 def test_formats_have_colours_by_their_bits(tmp_path: Path) -> None:
     written = Written(tmp_path / "run", NAMES).layers().answer()
     plan = dict(zip(NAMES, ("float", "w4a16g128", "w8a16", "int8"), strict=True))
-    written.folder.write_plain("plan.json", {"bitsect": "plan", "version": 1, "layers": plan})
+    written.plan(plan)
     story = read_story(written.done())
     colours = html_page.formats_shown(story)
     assert len(set(colours.values())) == 4
@@ -490,7 +496,7 @@ def test_formats_have_colours_by_their_bits(tmp_path: Path) -> None:
 def test_a_format_that_is_none_is_named_as_a_fault(tmp_path: Path) -> None:
     written = Written(tmp_path / "run", NAMES).layers().scores().answer()
     plan = dict.fromkeys(NAMES, "<b>int9000</b>")
-    written.folder.write_plain("plan.json", {"bitsect": "plan", "version": 1, "layers": plan})
+    written.plan(plan)
     story = read_story(written.done())
     assert any("plan.json" in fault for fault in story.faults)
     assert page(story)

@@ -173,6 +173,8 @@ def _show(result: Result, json: bool) -> None:
     stdout.print(f"Plans judged by the search: {result.evaluations}. Time: {seconds}.")
     if not result.run.temporary:
         note(f"Plan written to {result.run.folder.path / 'plan.json'}")
+        if (page := result.run.folder.path / "report.html").exists():
+            note(f"Report written to {page}")
     return None
 
 

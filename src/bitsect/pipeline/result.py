@@ -124,8 +124,11 @@ class Result:
         """What notebooks show: the beginning of the report; without the extra None, for plain text."""
         if not has_extra():
             return None
-        with self.run.reopened() as run:
-            return excerpt(story_of(run.folder))
+        try:
+            with self.run.reopened() as run:
+                return excerpt(story_of(run.folder))
+        except BitsectError:  # the folder has moved, or somebody works in it
+            return None
 
     def model(self) -> nn.Module:
         """The quantised network as a module; it takes and returns what the original does."""

@@ -12,6 +12,7 @@ from ..files import read_json
 from ..runs.disk import reading
 from ..runs.folder import RunFolder
 from ..values.format import Format, rank
+from ..values.plan import Plan
 from ..values.scores import Scores
 from ..values.shown import Choices, Interaction, LayerValues, Structure
 from ..values.target import Target
@@ -60,6 +61,9 @@ def story_of(folder: RunFolder) -> Story:
     effort = known.of("effort.json", _effort) or _Effort()
     formats = known.plan()
     answer = (result and known.parsed("result.json", lambda: answer_of(result))) or {}
+    judged = (result or {}).get("plan_key")
+    if answer and formats and structure.layers and _key(structure, formats) != judged:
+        known.faults.append("plan.json was changed after it was judged: the verdict is of the plan before")
     layers = tuple(_layer(each, formats, choices, result) for each in structure.layers)
     goal = (result or {}).get("goal") or {}
     metric = ((result or {}).get("scoring") or {}).get("metric")
@@ -175,6 +179,11 @@ def cut(scores: Scores, formats: dict[str, str]) -> float | None:
     if not low or not high or max(low) > min(high):
         return None
     return (max(low) + min(high)) / 2
+
+
+def _key(structure: Structure, formats: dict[str, str]) -> str:
+    """What the plan is known by; layers that it does not name stay in float."""
+    return Plan({each.name: Format.parse(formats.get(each.name, "float")) for each in structure.layers}).key
 
 
 def _layer(facts: Any, formats: dict[str, str], choices: Choices | None, result: Json | None) -> LayerStory:

@@ -148,7 +148,8 @@ def scores_figure(scored: Scored, formats: dict[str, str], colours: dict[str, st
                 "title": {"text": f"score by {clean(scores.metric)}"},
                 "type": "log" if log else "linear",
             }
-            | ({"exponentformat": "power", "dtick": 1} if log else {}),
+            | {"exponentformat": "power"}
+            | ({"dtick": 1} if log else {}),
             "shapes": shapes,
             "annotations": notes,
             "showlegend": True,
@@ -160,7 +161,7 @@ def _score_trace(mine: list[Any], format: str, colour: str, log: bool) -> Figure
     # Bars that start at 0 have no place on a logarithmic axis: there a score is a dot.
     shape = {"type": "scatter", "mode": "markers", "marker": {"color": colour, "size": 7}}
     if not log:
-        shape = {"type": "bar", "marker": {"color": colour}}
+        shape = {"type": "bar", "marker": {"color": colour}, "textposition": "none"}
     errors = [row[3] for _, row in mine]
     known = any(error is not None for error in errors)
     return {

@@ -143,8 +143,8 @@
     const names = order.map((i) => found.names[i]);
     const many = (0.62 * Math.min($("plot-pairs").clientWidth, $("plot-pairs").clientHeight)) / count < 11;
     const ticks = many
-      ? { showticklabels: false, ticks: "", title: { text: `${count} layers` } }
-      : { tickvals: [...names.keys()], ticktext: names, tickangle: -60, tickfont: { size: 10 } };
+      ? { type: "category", showticklabels: false, ticks: "", title: { text: `${count} layers` } }
+      : { type: "category", tickmode: "linear", dtick: 1, tickangle: -60, tickfont: { size: 10 } };
     const labels = many ? ticks : { ...ticks, tickangle: 0 };
     const signed = z.flat().some((each) => each !== null && each < -0.05 * most);
     return {
@@ -153,8 +153,8 @@
         type: "heatmap", z, zmin: signed ? -most : 0, zmax: most, hoverongaps: false, xgap: many ? 0 : 1, ygap: many ? 0 : 1,
         colorscale: signed ? [[0, colour("--cool")], [0.5, colour("--page")], [1, colour("--heat")]] : [[0, colour("--page")], [1, colour("--heat")]],
         colorbar: { thickness: 10, len: 0.8, outlinewidth: 0, tickfont: { size: 11 }, exponentformat: "power", nticks: 5 },
-        text: names.map((row) => names.map((column) => `<b>${row}</b><br>with <b>${column}</b>`)),
-        hovertemplate: "%{text}<br>%{z:.4g}<extra></extra>",
+        x: names, y: names,
+        hovertemplate: "<b>%{y}</b><br>with <b>%{x}</b><br>%{z:.4g}<extra></extra>",
       }],
       layout: {
         xaxis: { ...ticks, showgrid: false, zeroline: false, constrain: "domain" },
@@ -201,7 +201,7 @@
       }],
       layout: {
         shapes, bargap: 0, margin: { l: 50, r: 8, t: 6, b: 30 },
-        yaxis: { type: "log", ticksuffix: "%", nticks: 5, tickformat: "~g", range: [Math.log10(50 / total), Math.log10(130 * most / total)] },
+        yaxis: { type: "log", ticksuffix: "%", dtick: most > 50 ? 1 : "D2", tickformat: "~g", range: [Math.log10(50 / total), Math.log10(130 * most / total)] },
         xaxis: { zeroline: false },
       },
     };
