@@ -302,3 +302,22 @@ def test_a_tokenizer_that_is_missing_is_said(tmp_path: Path, texts: tuple[Path, 
     (tmp_path / "tokens" / "config.json").write_text((folder / "config.json").read_text())
     with open_run(f"hf:{alone}", str(data), Settings(processor=f"hf:{tmp_path / 'tokens'}")) as run:
         assert len(run.samples) == 16
+
+
+def test_draws_of_texts_are_read_as_the_run_reads_them(texts: tuple[Path, Path], tmp_path: Path) -> None:
+    """Other seeds and another method's rounding need the tokenizer of the network too."""
+    folder, data = texts
+    options = {"draw": 8, "threads": 1, "batch_size": 4, "method": "paper", "metric": "random"}
+    bitsect.sensitivity(f"hf:{folder}", str(data), out=tmp_path / "run", **options)
+    found = bitsect.compare(
+        tmp_path / "run",
+        methods="paper,bitsect",
+        metrics="random",
+        targets="50%",
+        draws=2,
+        test_data=str(data),
+    )
+    assert {(trial.setup.method, trial.draw) for trial in found.trials} == {
+        (method, draw) for method in ("paper", "bitsect") for draw in (0, 1)
+    }
+    assert all(trial.test_accuracy is not None for trial in found.trials)

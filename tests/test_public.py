@@ -47,6 +47,7 @@ ANSWERS = {
     "Delivery",
     "Evaluation",
     "Judgement",
+    "Paper",
     "Proof",
     "Result",
     "Row",

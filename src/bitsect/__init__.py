@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .pipeline.frontier import frontier
     from .pipeline.layers import layers
     from .pipeline.load import load
-    from .pipeline.paper import paper
+    from .pipeline.paper import Paper, paper
     from .pipeline.quantize import quantize
     from .pipeline.recipe import run_recipe
     from .pipeline.report import report
@@ -89,7 +89,7 @@ _HOMES = {
     "pipeline.frontier": ("frontier",),
     "pipeline.layers": ("layers",),
     "pipeline.load": ("load",),
-    "pipeline.paper": ("paper",),
+    "pipeline.paper": ("Paper", "paper"),
     "pipeline.quantize": ("quantize",),
     "pipeline.recipe": ("run_recipe",),
     "pipeline.report": ("report",),
@@ -142,6 +142,7 @@ __all__ = [
     "MissingExtraError",
     "OptionError",
     "Outcome",
+    "Paper",
     "Plan",
     "PlanError",
     "Problem",

@@ -20,6 +20,7 @@ from . import (  # each adds its commands to the app
     recipe,
     report,
     sensitivity,
+    show,
 )
 from .app import app
 
@@ -38,6 +39,7 @@ __all__ = [
     "recipe",
     "report",
     "sensitivity",
+    "show",
 ]
 
 

@@ -72,30 +72,35 @@ def compare(
     """
     own = method_of(run, None, None)
     _, settings, goal = destined(run, None, same_task(task), goal)
-    request = _Request.of(own, metrics, searches, methods, targets, scoring, goal)
+    request = Request.of(own, metrics, searches, methods, targets, scoring, goal)
     if draws < 1:
         raise OptionError(f"draws {draws} is not at least 1")
     with open_run(run, settings=settings, trust=trust, progress=progress) as opened:
-        if draws > 1:
-            check_draws(opened)
         test = _test(opened, test_data, test_draw)
-        table, _ = table_for(opened, goal)
-        trials: list[Trial] = []
-        for seed in range(opened.settings.seed, opened.settings.seed + draws):
-            for method in request.methods:
-                with drawn(opened, method, own, seed) as draw:
-                    bench = Bench(draw, table, test)
-                    trials += [bench.trial(*each) for each in request.setups(method, seed)]
-        order = list(dict.fromkeys(trial.setup for trial in trials))
-        trials.sort(key=lambda trial: (order.index(trial.setup), trial.draw))
-        return Compared(
-            tuple(trials),
-            standings(trials),
-            WORDS,
-            request.left_out,
-            None if test is None else _words(test),
-            None if table is None else table.device,
-        )
+        return compare_in(opened, own, request, draws, test)
+
+
+def compare_in(run: Run, own: Method, request: Request, draws: int, test: Samples | None) -> Compared:
+    """What `request` comes to in an open run that was made with the method `own`."""
+    if draws > 1:
+        check_draws(run)
+    table, _ = table_for(run, request.goal)
+    trials: list[Trial] = []
+    for seed in range(run.settings.seed, run.settings.seed + draws):
+        for method in request.methods:
+            with drawn(run, method, own, seed) as draw:
+                bench = Bench(draw, table, test)
+                trials += [bench.trial(*each) for each in request.setups(method, seed)]
+    order = list(dict.fromkeys(trial.setup for trial in trials))
+    trials.sort(key=lambda trial: (order.index(trial.setup), trial.draw))
+    return Compared(
+        tuple(trials),
+        standings(trials),
+        WORDS,
+        request.left_out,
+        None if test is None else in_words(test),
+        None if table is None else table.device,
+    )
 
 
 def _test(run: Run, data: Any, draw: int | None) -> Samples | None:
@@ -105,12 +110,12 @@ def _test(run: Run, data: Any, draw: int | None) -> Samples | None:
     return replace(run.load(samples, draw=draw), spec=samples.spec)
 
 
-def _words(samples: Samples) -> str:
+def in_words(samples: Samples) -> str:
     return f"{len(samples):,} samples of {samples.spec}"
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     """What is to be compared."""
 
     methods: tuple[Method, ...]
@@ -130,7 +135,7 @@ class _Request:
         targets: Any,
         scoring: Scoring,
         goal: Goal,
-    ) -> _Request:
+    ) -> Request:
         for name in ("target", "max_drop", "budget", "max_size", "confidence"):
             if name in given(goal) and getattr(goal, name) is not None:
                 raise OptionError(

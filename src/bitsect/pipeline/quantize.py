@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
+from ..runs.bar import Bar
 from ..runs.opening import is_folder, open_run
 from ..runs.progress import Progress
 from ..solve.allowed import allowed_formats
@@ -13,6 +14,7 @@ from ..solve.answer import search_named, solve, threshold
 from ..solve.metrics import metric_named
 from ..values import Goal, Plan, Scoring, Settings
 from .fastest import Fastest
+from .forecast import expected_passes
 from .judge import Evaluate, Judge
 from .keywords import with_options
 from .latency import table_for
@@ -62,7 +64,7 @@ def quantize(
         out: the folder of the run: the same call goes on where it was. Without it nothing stays on disk.
         fresh: start anew, removing the run in `out`.
         trust: load files that run code of their author.
-        progress: what is told of the stages; the command line draws bars.
+        progress: what is told of the stages; default: a bar, where anybody would see it.
     """
     chosen = method_of(model, out, method)
     of_run = is_folder(model)
@@ -70,7 +72,8 @@ def quantize(
         chosen, settings, scoring, goal, of_run=of_run, judged_as_a_whole=evaluate is not None
     )
     destination, settings, goal = destined(model, out, settings, goal)
-    (progress or Progress()).say(about_destination(destination))
+    progress = progress or Bar()
+    progress.say(about_destination(destination))
     check_request(goal, scoring, evaluate, test_data)
     settings = with_hold_out(settings, goal, validation_data, of_run)
     with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
@@ -79,6 +82,7 @@ def quantize(
         held_out = promise_samples(run, goal, validation_data)
         table, on_table = table_for(run, goal)
         allowed = allowed_formats(run.layers, goal, table)
+        progress.expect(expected_passes(run, scoring, goal, allowed, held_out, unseen))
         judge = Judge(run, evaluate)
         float_network = judge.float_network()
         needed = threshold(goal.target, float_network)

@@ -31,6 +31,7 @@ from ..values import Comparison, Settings, placement_named
 from ..values.options import given, on_top_of, to_json
 from ..values.settings import ROWS
 from ..values.shown import LayerFacts, Structure
+from .bar import Bar
 from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
 from .memory import comfortable_rows
 from .progress import Progress
@@ -62,7 +63,7 @@ def open_run(
     if data is None and not of_run:
         data = own_samples(model)
     asked = _Asked(model, data, settings or Settings())
-    progress = progress or Progress()
+    progress = progress or Bar()
     with ExitStack() as undo:
         folder = _folder(model if of_run else None, out, fresh, undo)
         known = None if fresh else Recorded.read(folder)

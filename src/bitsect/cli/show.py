@@ -1,0 +1,31 @@
+"""bitsect show: the story of a run on one screen."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .app import app
+from .options import RunArgument, run_folder
+
+
+@app.command()
+def show(
+    run: RunArgument,
+    width: Annotated[
+        int | None, typer.Option(help="Columns; default: as wide as the terminal, at most 200.", min=40)
+    ] = None,
+) -> None:
+    """Show a run on one screen: the verdict, before and after, the format of every layer, who is sensitive.
+
+    bitsect show runs/first
+    """
+    from ..reports.reading import read_story
+    from ..reports.terminal import screen
+    from .output import stdout
+
+    run_folder(run)
+    story = read_story(run)
+    for line in screen(story, width or min(stdout.width, 200)):
+        stdout.print(line, soft_wrap=True)
