@@ -19,6 +19,7 @@ HOSTILE = (
     "a & b <b>bold</b>",
     "{{ 7 * 7 }}\u2028%{y} ${window.hacked = 4}",
     "--><!-- 'quoted'",
+    "@text",
 )
 
 

@@ -222,6 +222,7 @@ def test_names_are_shown_and_never_run(browser: Any, paths: dict[str, Path], nam
             shown = opened.page.locator("#plot-scores .xtick").all_text_contents()
             assert shown[0] == HOSTILE[0]
             assert shown[3] == HOSTILE[3]
+            assert shown[-1] == HOSTILE[-1]  # no colour
 
 
 @pytest.mark.parametrize(

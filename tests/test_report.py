@@ -398,7 +398,7 @@ def test_every_figure_is_one_that_plotly_knows(tmp_path: Path) -> None:
 
     def painted(value: Any) -> Any:
         if isinstance(value, str):
-            return "#123456" if value.startswith("--") else value
+            return "#123456" if value.startswith("@") else value
         if isinstance(value, dict):
             return {key: painted(each) for key, each in value.items()}
         return [painted(each) for each in value] if isinstance(value, list) else value
@@ -483,7 +483,7 @@ def test_formats_have_colours_by_their_bits(tmp_path: Path) -> None:
     story = read_story(written.done())
     colours = html_page.formats_shown(story)
     assert len(set(colours.values())) == 4
-    assert colours["int8"] == "--int8"
+    assert colours["int8"] == "int8"
     strip = strip_of(story)
     assert strip is not None
     heights = [piece.height for piece in strip.pieces]

@@ -82,9 +82,10 @@ def _plain(value: Any) -> Any:
 def _line(command: str, first: str, options: list[tuple[str, Any]]) -> str:
     words = ["bitsect", command, first]
     for name, value in options:
+        name = f"no_{name}" if value is False else name
         flag = f"--{name.replace('_', '-')}"
         if value is True or value is False:
-            words.append(flag if value else flag.replace("--", "--no-", 1))
+            words.append(flag)
         elif isinstance(value, list) and name in ("formats",):
             words += [flag, ",".join(map(str, value))]
         else:

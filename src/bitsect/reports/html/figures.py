@@ -1,4 +1,4 @@
-"""Figures as data: what Plotly draws, made of a story; colours are names that the page's theme knows."""
+"""Figures as data: what Plotly draws, made of a story; @name is a colour of the page's theme."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LOG_FROM = 30.0  # the largest score over the smallest, from which on an axis is
 
 
 def formats_shown(story: Story) -> dict[str, str]:
-    """The colour of every format: by its bits, not by its place."""
+    """The colour of every format, by its name in the theme."""
     names = {*story.formats, "float"}
     for point in story.curve.points if story.curve is not None else ():
         names |= {name for name in point.formats if _is_format(name)}
     ordered = sorted(names, key=lambda name: rank(Format.parse(name)))
     others = [name for name in ordered if name not in ("float", "int8", "int4")]
-    colours = {"float": "--float", "int8": "--int8", "int4": "--int4"}
-    colours |= {name: f"--other{1 + place % 4}" for place, name in enumerate(others)}
+    colours = {"float": "float", "int8": "int8", "int4": "int4"}
+    colours |= {name: f"other{1 + place % 4}" for place, name in enumerate(others)}
     return {name: colours[name] for name in ordered}
 
 
@@ -67,25 +67,25 @@ def curve_figure(curve: CurveStory, axis: str) -> Figure:
             "mode": "lines",
             "hoverinfo": "skip",
             "hovertemplate": None,
-            "line": {"color": "--faint", "width": 1.2, "dash": "dot"},
+            "line": {"color": "@faint", "width": 1.2, "dash": "dot"},
         },
         {
             **dots(hull, "what no other beats", {}),
             "mode": "lines",
             "hoverinfo": "skip",
             "hovertemplate": None,
-            "line": {"color": "--accent", "width": 2, "shape": "linear"},
+            "line": {"color": "@accent", "width": 2, "shape": "linear"},
         },
-        dots(whole, "evaluated plans", {"color": "--muted", "size": 8, "opacity": 0.85}),
-        dots(partly, "given up early", {"color": "--muted", "size": 8, "symbol": "circle-open"}),
+        dots(whole, "evaluated plans", {"color": "@muted", "size": 8, "opacity": 0.85}),
+        dots(partly, "given up early", {"color": "@muted", "size": 8, "symbol": "circle-open"}),
         dots(
             uniform,
             "one format for all",
-            {"color": "--text", "size": 11, "symbol": "diamond"},
+            {"color": "@text", "size": 11, "symbol": "diamond"},
             mode="markers+text",
             textfont={"size": 12},
         ),
-        dots([p for p in able if p.is_plan], "the plan", {"color": "--accent", "size": 18, "symbol": "star"}),
+        dots([p for p in able if p.is_plan], "the plan", {"color": "@accent", "size": 18, "symbol": "star"}),
     ]
     for trace in traces:
         if trace["name"] == "one format for all":
@@ -93,8 +93,8 @@ def curve_figure(curve: CurveStory, axis: str) -> Figure:
             trace["textposition"] = "bottom center"
     shapes, notes = [], []
     if curve.needed is not None:
-        shapes.append(_line(100 * curve.needed, "--bad"))
-        notes.append(_note(100 * curve.needed, f"target {100 * curve.needed:.2f}%", "--bad"))
+        shapes.append(_line(100 * curve.needed, "@bad"))
+        notes.append(_note(100 * curve.needed, f"target {100 * curve.needed:.2f}%", "@bad"))
     return {
         "data": [trace for trace in traces if len(trace["x"])],
         "layout": {
@@ -121,12 +121,12 @@ def scores_figure(scored: Scored, formats: dict[str, str], colours: dict[str, st
     for name in (*colours, ""):
         mine = [(x, row) for x, row in enumerate(rows) if formats.get(row[1], "") == name]
         if mine:
-            traces.append(_score_trace(mine, name, colours.get(name, "--muted"), log))
+            traces.append(_score_trace(mine, name, "@" + colours.get(name, "muted"), log))
     shapes, notes = [], []
     if scored.threshold is not None and (scored.threshold > 0 or not log):
-        shapes.append(_line(scored.threshold, "--text"))
+        shapes.append(_line(scored.threshold, "@text"))
         height = math.log10(scored.threshold) if log else scored.threshold
-        notes.append(_note(height, f"threshold {scored.threshold:.3g}", "--text"))
+        notes.append(_note(height, f"threshold {scored.threshold:.3g}", "@text"))
     names = [clean(row[1]) for row in rows]
     return {
         "data": traces,
@@ -180,7 +180,7 @@ def _score_trace(mine: list[Any], format: str, colour: str, log: bool) -> Figure
                 "array": short([error or 0.0 for error in errors]),
                 "thickness": 1,
                 "width": 0,
-                "color": "--muted",
+                "color": "@muted",
             }
         }
         if known

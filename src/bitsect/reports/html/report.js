@@ -8,18 +8,18 @@
   const narrow = () => window.innerWidth < 740;
   const printing = window.matchMedia("print");
 
-  // Colours are those of the theme: what is called --name in a figure is looked up when it is drawn.
+  // Colours are those of the theme: what is called @name in a figure is looked up when it is drawn.
   const probe = document.body.appendChild(document.createElement("i"));
   probe.hidden = true;
   const colour = (name) => {
-    probe.style.color = `var(${name})`;
+    probe.style.color = `var(--${name})`;
     return getComputedStyle(probe).color;
   };
-  const painted = (value) => {
-    if (typeof value === "string") return value.startsWith("--") ? colour(value) : value;
-    if (Array.isArray(value)) return value.map(painted);
+  const painted = (value, key = "") => {
+    if (typeof value === "string") return /color$/.test(key) && value.startsWith("@") ? colour(value.slice(1)) : value;
+    if (Array.isArray(value)) return value.map((each) => painted(each));
     if (value && typeof value === "object")
-      return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, painted(each)]));
+      return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, painted(each, name)]));
     return value;
   };
 
@@ -38,9 +38,9 @@
   };
 
   const axis = (more = {}) => ({
-    gridcolor: colour("--line"),
-    zerolinecolor: colour("--line"),
-    linecolor: colour("--faint"),
+    gridcolor: colour("line"),
+    zerolinecolor: colour("line"),
+    linecolor: colour("faint"),
     tickfont: { size: 12 },
     automargin: true,
     ...more,
@@ -67,9 +67,9 @@
       const layout = {
         paper_bgcolor: "rgba(0,0,0,0)",
         plot_bgcolor: "rgba(0,0,0,0)",
-        font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("--text") },
+        font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("text") },
         margin: { l: 56, r: 14, t: 12, b: 46 },
-        hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--faint"), font: { color: colour("--text"), size: 13 }, align: "left" },
+        hoverlabel: { bgcolor: colour("card"), bordercolor: colour("faint"), font: { color: colour("text"), size: 13 }, align: "left" },
         legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
         dragmode: narrow() ? false : "zoom",
         ...own,
@@ -151,7 +151,7 @@
       bare: true,
       data: [{
         type: "heatmap", z, zmin: signed ? -most : 0, zmax: most, hoverongaps: false, xgap: many ? 0 : 1, ygap: many ? 0 : 1,
-        colorscale: signed ? [[0, colour("--cool")], [0.5, colour("--page")], [1, colour("--heat")]] : [[0, colour("--page")], [1, colour("--heat")]],
+        colorscale: signed ? [[0, colour("cool")], [0.5, colour("page")], [1, colour("heat")]] : [[0, colour("page")], [1, colour("heat")]],
         colorbar: { thickness: 10, len: 0.8, outlinewidth: 0, tickfont: { size: 11 }, exponentformat: "power", nticks: 5 },
         x: names, y: names,
         hovertemplate: "<b>%{y}</b><br>with <b>%{x}</b><br>%{z:.4g}<extra></extra>",
@@ -186,17 +186,17 @@
       note.textContent = `${found.bits} bits, ${step} ${found.step}, clip ${low} … ${high}, ${beyond}`;
       const edge = 0.02 * (found.high - found.low);
       for (const [from, to] of [[found.low - edge, low], [high, found.high + edge]])
-        if (to > from) shapes.push({ type: "rect", yref: "paper", x0: from, x1: to, y0: 0, y1: 1, line: { width: 0 }, fillcolor: "--bad", opacity: 0.1, layer: "below" });
+        if (to > from) shapes.push({ type: "rect", yref: "paper", x0: from, x1: to, y0: 0, y1: 1, line: { width: 0 }, fillcolor: "@bad", opacity: 0.1, layer: "below" });
       for (const end of [low, high])
-        shapes.push({ type: "line", yref: "paper", x0: end, x1: end, y0: 0, y1: 1, line: { color: "--bad", width: 1.3, dash: "dash" } });
+        shapes.push({ type: "line", yref: "paper", x0: end, x1: end, y0: 0, y1: 1, line: { color: "@bad", width: 1.3, dash: "dash" } });
       if (found.drawn)
         for (let code = low; code <= high + found.step / 2; code += found.step)
-          shapes.push({ type: "line", yref: "paper", x0: code, x1: code, y0: -0.05, y1: 0.04, line: { color: "--text", width: 1.2 } });
+          shapes.push({ type: "line", yref: "paper", x0: code, x1: code, y0: -0.05, y1: 0.04, line: { color: "@text", width: 1.2 } });
     }
     return {
       data: [{
         type: "bar", x: middle, y: found.counts.map((each) => (each ? (100 * each) / total : null)), width,
-        marker: { color: data.colours[values.format] ?? "--float", line: { width: 0 } },
+        marker: { color: `@${data.colours[values.format] ?? "float"}`, line: { width: 0 } },
         hovertemplate: "near %{x:.4g}: %{y:.3g}%<extra></extra>",
       }],
       layout: {
