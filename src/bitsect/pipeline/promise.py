@@ -220,11 +220,18 @@ def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
     return before - after if target.relative is None else after / before
 
 
-def follow(promise: Promise | None, found: Found, judge: Judge, needed: Fraction) -> Found:
+def follow(
+    promise: Promise | None, found: Found, judge: Judge, needed: Fraction, table: LatencyTable | None
+) -> Found:
     """What was found, with the plan that is promised, and how that does by the labels."""
     plan, reason = found.plan, found.reason
     if promise is not None and promise.plan != plan:
+        was = cost(plan, judge.run.layers, table)
+        latency = "" if was.latency_ratio is None else f" and {was.latency_ratio:.1%} of the latency"
         plan = promise.plan
-        reason += "; on the held-out samples a plan of less predicted damage takes its place"
+        reason += (
+            f"; that plan, with {was.size_ratio:.1%} of the size{latency}, is not proven on the held-out "
+            "samples: one of less predicted damage takes its place"
+        )
     evaluation = judge(plan)
     return Found(plan, evaluation, found.evaluated, evaluation.reaches(needed) is True, reason)
