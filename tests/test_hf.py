@@ -158,7 +158,7 @@ def test_python_takes_a_network_with_rows_a_dataset_or_a_collator(texts: tuple[P
 def test_names_that_are_no_network(
     spec: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(BitsectError, match=why):
         load_hf(spec.format(tmp=tmp_path))
 
