@@ -1,14 +1,15 @@
 """What large networks take: time and memory of capture, calibration and scores.
 
-`python benchmarks/size.py bert-large|decoder-1b --folder DIR [--samples N] [--tokens N] [--pairs] [--json]`
+`python benchmarks/size.py bert-large|decoder-1b --folder DIR [--samples N] [--tokens N] [--pairs] [--export]`
 `python benchmarks/size.py depth [--json]`
 
 The networks have the shapes of BERT-large (for SQuAD) and of a decoder of 1.1 billion weights, with random
 ones; they are written to DIR once, as `save_pretrained` does in bfloat16, and read from there as `hf:DIR`.
 Every stage is what `quantize` does: the float network judged, ranges, the damage of each layer alone, and
-with `--pairs` the linear estimate of all pairs of layers. `peak_gb` is the largest resident size of the
-process up to the end of a stage. `depth` captures encoders of several depths: seconds by layer say whether
-time stays linear.
+with `--pairs` the linear estimate of all pairs of layers. `--export` writes a file with all layers in the
+format instead, beside one in float, and runs both; `decoder-0.6b` is half as deep. `peak_gb` is the largest
+resident size of the process up to the end of a stage. `depth` captures encoders of several depths: seconds
+by layer say whether time stays linear.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+import bitsect
 from bitsect.network.capture import capture
 from bitsect.runs.opening import open_run
 from bitsect.values import Format, Plan, Scoring, Settings
@@ -49,13 +51,13 @@ def bert_large() -> nn.Module:
     return BertForQuestionAnswering(config)
 
 
-def decoder() -> nn.Module:
+def decoder(blocks: int = 22) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         hidden_size=2048,
         intermediate_size=5632,
-        num_hidden_layers=22,
+        num_hidden_layers=blocks,
         num_attention_heads=32,
         num_key_value_heads=4,
         max_position_embeddings=2048,
@@ -74,8 +76,8 @@ def decoder() -> nn.Module:
     return model
 
 
-NETWORKS = {"bert-large": bert_large, "decoder-1b": decoder}
-FORMATS = {"bert-large": "int8", "decoder-1b": "w4a16g128"}
+NETWORKS = {"bert-large": bert_large, "decoder-1b": decoder, "decoder-0.6b": lambda: decoder(11)}
+FORMATS = {"bert-large": "int8", "decoder-1b": "w4a16g128", "decoder-0.6b": "w4a16g128"}
 
 
 def written(name: str, folder: Path) -> Path:
@@ -99,7 +101,7 @@ def texts_for(name: str, folder: Path, count: int, tokens: int) -> Path:
     """A file of random words: running text, or questions of eight words with contexts for the rest."""
     rows = torch.randint(1, WORDS, (count, tokens), generator=torch.Generator().manual_seed(0)).tolist()
     texts = [[f"w{number}" for number in row] for row in rows]
-    if name == "decoder-1b":
+    if name != "bert-large":
         path = folder / "text.txt"
         path.write_text("\n".join(" ".join(words) for words in texts))
         return path
@@ -148,19 +150,30 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     format = Format.parse(arguments.format or FORMATS[name])
     settings = Settings(threads=arguments.threads, max_length=arguments.tokens)
     with stages("open"):
-        run = open_run(f"hf:{folder}", str(data), settings)
+        run = open_run(f"hf:{folder}", str(data), settings, out=folder / "run", fresh=True)
     with run:
         count, weights = len(run.layers), sum(layer.weights for layer in run.layers)
         with stages("float"):
             run.evaluator(None)(Plan.uniform(run.layers))
         with stages("calibrate"):
             run.calibrate([format])
-        with stages("damage"):
-            run.damage([(layer.name, format) for layer in run.layers if format.rounds(layer)])
+        if not arguments.export:
+            with stages("damage"):
+                run.damage([(layer.name, format) for layer in run.layers if format.rounds(layer)])
         if arguments.pairs:
             with stages("linear pairs"):
                 run.score(Scoring(metric="interlayer", pairs="linear", loss="kl"), format)
         rows = run.batch_size
+    sizes = {}
+    if arguments.export:
+        del run  # with its copies of the weights
+        with stages("export"):
+            made = bitsect.export(folder / "run", folder / "model.onnx", format=str(format), force=True)
+        sizes = {
+            "file_bytes": made.written.size_bytes,
+            "kernels": made.proof.kernels,
+            "proven": made.proof.holds,
+        }
     return {
         "network": name,
         "layers": count,
@@ -171,6 +184,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "batch_size": rows,
         "threads": arguments.threads,
         "stages": stages.took,
+        **sizes,
     }
 
 
@@ -213,6 +227,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--format")
     parser.add_argument("--pairs", action="store_true", help="estimate the losses of all pairs of layers too")
+    parser.add_argument("--export", action="store_true", help="instead of scores, write and prove a file")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()

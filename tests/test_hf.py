@@ -1,6 +1,7 @@
 """Networks of transformers, from a folder to a written model; texts and images as files hold them."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import bitsect
+from bitsect.cli import main
 from bitsect.errors import BitsectError
 from bitsect.measure.evaluator import Evaluator
 from bitsect.rounding.ranges import calibrate
@@ -156,7 +158,7 @@ def test_python_takes_a_network_with_rows_a_dataset_or_a_collator(texts: tuple[P
 def test_names_that_are_no_network(
     spec: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(BitsectError, match=why):
         load_hf(spec.format(tmp=tmp_path))
 
@@ -250,6 +252,24 @@ def test_bad_data_is_named_by_file_and_line(
         open_run(f"hf:{texts[0]}", str(path), Settings(threads=1)) as run,
     ):
         run.evaluator(None)(Plan.uniform(run.layers))
+
+
+def test_the_command_ends_with_one_line_and_exit_code_1(
+    texts: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = _bad(tmp_path / "bad.tsv", GOOD + "the cat\tgreen\n")
+    asked = ["bitsect", "evaluate", f"hf:{texts[0]}", "--data", str(path)]
+    monkeypatch.setattr(sys, "argv", asked)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "bad.tsv: line 52: label 'green' is no class" in said.err.replace("\n", " ")
+    assert "Traceback" not in said.err
 
 
 def test_one_broken_row_of_ten_thousand_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:

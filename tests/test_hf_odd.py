@@ -136,7 +136,7 @@ class MyModel(PreTrainedModel):
 def test_the_class_of_an_author_needs_trust_and_says_its_task(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     own: dict[str, Any] = {"__name__": "modeling_mine"}
     exec(OWN_CODE, own)
     place = tmp_path / "own"
