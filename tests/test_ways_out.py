@@ -237,7 +237,7 @@ def test_a_folder_of_transformers_goes_in_and_out(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("all of it")
-    with pytest.raises(ExportError, match="not a folder that bitsect wrote"):
+    with pytest.raises(ExportError, match="is a folder: name a file in it"):
         bitsect.export(tmp_path / "run", mine, force=True)
     assert (mine / "thesis.txt").read_text() == "all of it"
 
