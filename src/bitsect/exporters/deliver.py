@@ -64,7 +64,7 @@ class Request:
     def check(self) -> None:
         """Refuse what can be refused before the first minute of work."""
         exporter, where = self.exporter(), self.where()
-        if self.path.is_dir() and self.path.suffix:
+        if self.path.is_dir() and (self.path.suffix or not _is_ours(self.path)):
             raise ExportError(f"{self.path} is a folder: name a file in it")
         for package in exporter.packages:
             if find_spec(package) is None:
@@ -76,8 +76,6 @@ class Request:
             raise ExportError(f"a {what} file is not timed: leave [require_speedup=True] out")
         if self.path.exists() and not self.force:
             raise ExportError(f"{self.path} exists: pass [force=True] to overwrite it, or name another file")
-        if self.path.exists() and not self.path.suffix and not _is_ours(self.path):
-            raise ExportError(f"{self.path} is not a folder that bitsect wrote: name another, or remove it")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -72,6 +73,17 @@ class Unfolded(nn.Module):
         self.register_buffer(name, value.detach().clone())
         return name
 
+    def taking(self, *names: str) -> Unfolded:
+        """Itself, with inputs of these names: torch.export asks the signature of what it traces for them."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return Unfolded.forward(self, *args, **kwargs)
+
+        forward.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+        self.forward = forward  # type: ignore[method-assign]
+        return self
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         given = {node: getattr(self, name) for node, name in self.needed.items()}
         program = self.program.with_constants({**self.unread, **given})
@@ -109,9 +121,11 @@ def write_pt2(
     program.run(program.example, subject.rounder(subject.plan))  # what kernels find out once is known then
     try:
         with quiet(), torch.no_grad():
-            exported = torch.export.export(
-                Unfolded(subject).eval(), args, kwargs, dynamic_shapes=_shapes(program, args, kwargs)
-            ).run_decompositions({})
+            unfolded = Unfolded(subject).eval()
+            unfolded = unfolded.taking(*kwargs) if kwargs else unfolded
+            shapes = _shapes(program, args, kwargs)
+            exported = torch.export.export(unfolded, args, kwargs, dynamic_shapes=shapes)
+            exported = exported.run_decompositions({})
             _forget_where(exported)
             torch.export.save(exported, path, extra_files={ABOUT: json.dumps(about, sort_keys=True)})
     except Exception as error:  # torch.export has many classes for one meaning
@@ -127,10 +141,10 @@ def _shapes(program: Program, args: Any, kwargs: Any) -> dict[str, Any]:
             return None
         return {axis: Dim.DYNAMIC for axis, size in enumerate(value.shape) if not isinstance(size, int)}
 
-    _, spec = pytree.tree_flatten((args, kwargs))
+    spec = pytree.tree_structure((args, kwargs))
     sizes = [open_sizes(node.meta.get("val")) for node in program.contents.inputs]
     by_place, by_name = pytree.tree_unflatten(sizes, spec)
-    return {name: value for name, value in (("args", by_place), ("kwargs", by_name)) if value}
+    return by_name or {"args": by_place}
 
 
 def _forget_where(exported: ExportedProgram) -> None:

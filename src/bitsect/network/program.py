@@ -254,16 +254,13 @@ class Program:
             self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, made=count)
         return sum(made) // max(1, rows)
 
-    @property
-    def graph_text(self) -> str:
-        """What tells this graph from others, whatever its parameters are; layers tell of sizes."""
-        nodes = "\n".join(node.format_node() or "" for node in self.exported.graph.nodes)
-        return f"{nodes}{self.layers!r}"
-
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the graph and of every parameter, buffer and constant."""
-        digest = hashlib.sha256(self.graph_text.encode())
+        graph = self.exported.graph
+        digest = hashlib.sha256("\n".join(node.format_node() or "" for node in graph.nodes).encode())
+        # The graph alone does not tell an image of 32² from one of 64².
+        digest.update(repr(self.layers).encode())
         for node, value in self._given.items():
             digest.update(node.name.encode())
             if isinstance(value, Tensor) and value.device.type != "meta":

@@ -53,7 +53,7 @@ def prove_packed(
 
 def file_of(path: Path) -> Path:
     """The packed file at `path`, or in that folder."""
-    return path / "model.safetensors" if path.is_dir() else path
+    return path / "quantized.safetensors" if path.is_dir() else path
 
 
 def check(program: Program, plan: Plan, source: str) -> None:

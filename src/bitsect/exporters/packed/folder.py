@@ -18,7 +18,7 @@ from .write import write_packed
 METHOD = "bitsect"
 README = """# A quantised network
 
-`model.safetensors` holds integer codes and scales, `config.json` says so under `quantization_config`.
+`quantized.safetensors` holds integer codes and scales, `config.json` says so under `quantization_config`.
 
 ```python
 import bitsect
@@ -26,7 +26,7 @@ model = bitsect.load("{name}")  # takes and returns what the network of transfor
 ```
 
 The tokenizer or image processor beside it loads with transformers. transformers itself does not know the
-quantisation method `bitsect`, and refuses to load the weights.
+quantisation method `bitsect`, and finds no weights under a name of its own.
 """
 
 
@@ -44,14 +44,14 @@ def write_folder(
 ) -> Written:
     """The folder at `path`: what was there of the float network, with packed weights."""
     path.mkdir()
-    write_packed(subject, path / "model.safetensors", destination, metadata)
+    write_packed(subject, path / "quantized.safetensors", destination, metadata)
     plan = subject.plan.to_json()
     save_beside(
         subject.source,
         path,
         {
             "quant_method": METHOD,
-            "weights": "model.safetensors: integer codes and scales, see its metadata",
+            "weights": "quantized.safetensors: integer codes and scales, see its metadata",
             "placement": subject.rounder.placement.name,
             "plan": plan["layers"],
         },

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from ...rounding.weights import Codes
 from ...values import Format, Plan, Ranges, placement_named
 from ..constants import needed_constants, rounded_weights
 from .codes import Held, packed_size
+from .graph import architecture
 from .write import KEY, VERSION, digest
 
 AGAIN = "write it again with `bitsect export`"
@@ -63,14 +63,18 @@ class Packed:
     def model(self, network: nn.Module | ExportedProgram) -> QuantizedModel:
         """The quantised network; of `network` only the architecture is used."""
         with reading(self.path, what="packed model", way_out=AGAIN):
-            return self.of_program(self._captured(network))
+            program = self._captured(network)
+        return self.of_program(program)
 
     def of_program(self, program: Program) -> QuantizedModel:
         """The same of a program: all its parameters are taken from the file."""
-        if hashlib.sha256(program.graph_text.encode()).hexdigest() != self.about["graph"]:
+        with reading(self.path, what="packed model", way_out=AGAIN):
+            return self._of(program)
+
+    def _of(self, program: Program) -> QuantizedModel:
+        if architecture(program) != self.about["architecture"]:
             raise BitsectError(
-                f"{self.path}: is of another network than this one: give the one that the run was made of"
-                + (f", {self.about['network']}" if self.about["network"] else "")
+                f"{self.path}: is of another network than this one: give the one that was quantised"
             )
         plan = Plan.from_json(self.about["plan"], program.layers, str(self.path))
         needed, used = needed_constants(program, plan), set[str]()
@@ -91,10 +95,10 @@ class Packed:
                 f"{self.path}: holds '{min(strange)}', which the network does not have: {AGAIN}"
             )
         values = {node: self._like(name, value) for name, (node, value) in needed.items()}
-        ranges, placement = self.about["ranges"], placement_named(str(self.about["placement"]))
+        placement = placement_named(str(self.about["placement"]))
         rounder = _AsRead(
             program.with_constants(values),
-            None if ranges is None else Ranges.from_json(ranges),
+            self._ranges(program),
             placement,
             str(self.about["rounding"]),
             fitted,
@@ -108,6 +112,14 @@ class Packed:
             return capture(network, **options)
         example = _example(self.about["example"], [LARGEST_EXAMPLE])
         return capture(network, example, sequences=bool(self.about["sequences"]), **options)
+
+    def _ranges(self, program: Program) -> Ranges | None:
+        """The ranges by the names that tensors have in `program`: torch numbers them anew at each capture."""
+        if self.about["ranges"] is None:
+            return None
+        ranges = Ranges.from_json(self.about["ranges"])
+        now = dict(zip(self.about["tensors"], program.tensors, strict=True))
+        return replace(ranges, table={now.get(name, name): row for name, row in ranges.table.items()})
 
     def _codes(self, name: str, held: Held) -> Codes:
         codes, kind = self._tensor(f"{name}.codes"), torch.int8 if held.bits > 4 else torch.uint8
@@ -128,6 +140,8 @@ class Packed:
 
     def _like(self, name: str, expected: Tensor) -> Tensor:
         value = self._tensor(name)
+        narrow = expected.dtype == torch.float32 and value.dtype in (torch.float16, torch.bfloat16)
+        value = value.to(expected.dtype) if narrow else value
         if value.shape != expected.shape or value.dtype != expected.dtype:
             raise BitsectError(
                 f"{self.path}: '{name}' is {value.dtype} of {tuple(value.shape)}, in the network "
@@ -154,7 +168,7 @@ class _AsRead(Rounder):
 def _example(described: Any, room: list[int]) -> Any:
     """Zeros as an example was described; `room` is for how many numbers there may be in all."""
     if "by_name" in described:
-        return {str(name): _example(each, room) for name, each in described["by_name"].items()}
+        return {str(name): _example(each, room) for name, each in described["by_name"]}
     if "in_order" in described:
         return tuple(_example(each, room) for each in described["in_order"])
     if "value" in described:

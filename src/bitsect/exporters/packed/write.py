@@ -1,8 +1,9 @@
 """Writing packed files.
 
-Tensors of the network keep their names. Of a weight NAME in codes the file holds NAME.codes, a row of bytes,
-channel by channel (two codes to a byte where they have 3 or 4 bits, the first in the lower half, each with 8
-added), and NAME.scales; of a fitted bias PLACE.fitted_bias. All else stands in the metadata, as JSON.
+Tensors of the network keep their names, and are held in 16 bits where that loses nothing. Of a weight NAME
+in codes the file holds NAME.codes, a row of bytes, channel by channel (two codes to a byte where they have 3
+or 4 bits, the first in the lower half, each with 8 added), and NAME.scales; of a fitted bias
+PLACE.fitted_bias. All else stands in the metadata, as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from ...network.program import Program
 from ..constants import needed_constants, rounded_weights
 from ..exporter import Written
 from ..subject import Subject
-from .codes import Held
+from .codes import Held, narrowest
+from .graph import architecture
 
 KEY, VERSION = "bitsect", 1
 
@@ -40,12 +42,12 @@ def write_packed(
         "version": VERSION,
         "written_by": f"bitsect {__version__}",
         "torch": torch.__version__,
-        "graph": hashlib.sha256(program.graph_text.encode()).hexdigest(),
-        "network": subject.source,
+        "architecture": architecture(program),
         "plan": subject.plan.to_json(),
         "placement": rounder.placement.name,
         "rounding": rounder.rounding,
         "ranges": None if rounder.ranges is None else rounder.ranges.to_json(),
+        "tensors": list(program.tensors),
         "weights": weights,
         "example": described(program.example),
         "sequences": program.any_length,
@@ -66,7 +68,7 @@ def packed_tensors(subject: Subject) -> tuple[dict[str, Tensor], dict[str, str]]
     """Everything that the file holds by name, and the name of the weight in codes at each place."""
     program, rounder, plan = subject.program, subject.rounder, subject.plan
     needed = needed_constants(program, plan)
-    tensors = {name: value.cpu().contiguous().clone() for name, (_, value) in needed.items()}
+    tensors = {name: narrowest(value.cpu()).contiguous().clone() for name, (_, value) in needed.items()}
     _, targets = constants_of(program.exported)
     named: dict[Any, str] = {}
     weights: dict[str, str] = {}
@@ -102,12 +104,12 @@ def described(example: Any) -> Any:
     """The shapes and types of an example, without its values.
 
     >>> described({"x": torch.zeros(2, 3)})
-    {'by_name': {'x': {'shape': [2, 3], 'dtype': 'float32'}}}
+    {'by_name': [['x', {'shape': [2, 3], 'dtype': 'float32'}]]}
     """
     if isinstance(example, Tensor):
         return {"shape": list(example.shape), "dtype": str(example.dtype).removeprefix("torch.")}
     if isinstance(example, Mapping):
-        return {"by_name": {name: described(value) for name, value in example.items()}}
+        return {"by_name": [[name, described(value)] for name, value in example.items()]}
     if isinstance(example, list | tuple):
         return {"in_order": [described(value) for value in example]}
     return {"value": example}
