@@ -41,6 +41,7 @@ COMMANDS = (
     "layers",
     "paper",
     "quantize",
+    "report",
     "search",
     "sensitivity",
     "show",
