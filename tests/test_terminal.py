@@ -162,7 +162,7 @@ def test_a_real_run_is_shown(tmp_path: Path) -> None:
         assert max(map(len, said.output.splitlines())) <= int(width)
         assert "random" in said.output
     told = json.loads(CliRunner().invoke(app, ["show", str(out), "--json"]).output)
-    assert [row["name"] for row in told["rows"]][0] == "float"
+    assert told["rows"][0]["name"] == "float"
     assert len(told["layers"]) == 22
     assert told["scored"][0]["scores"]["metric"] == "random"
     with pytest.raises(bitsect.RunError, match="not a run"):
