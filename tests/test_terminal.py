@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,5 +161,9 @@ def test_a_real_run_is_shown(tmp_path: Path) -> None:
         assert "zoo:fashion-resnet" in said.output
         assert max(map(len, said.output.splitlines())) <= int(width)
         assert "random" in said.output
+    told = json.loads(CliRunner().invoke(app, ["show", str(out), "--json"]).output)
+    assert told["rows"][0]["name"] == "float"
+    assert len(told["layers"]) == 22
+    assert told["scored"][0]["scores"]["metric"] == "random"
     with pytest.raises(bitsect.RunError, match="not a run"):
         CliRunner().invoke(app, ["show", str(tmp_path)], catch_exceptions=False)

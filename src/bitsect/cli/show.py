@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app
+from .app import JsonOption, app
 from .options import RunArgument, run_folder
 
 
@@ -16,6 +16,7 @@ def show(
     width: Annotated[
         int | None, typer.Option(help="Columns; default: as wide as the terminal, at most 200.", min=40)
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Show a run on one screen: the verdict, before and after, the format of every layer, who is sensitive.
 
@@ -23,9 +24,13 @@ def show(
     """
     from ..reports.reading import read_story
     from ..reports.terminal import screen
-    from .output import stdout
+    from ..reports.text import as_json
+    from .output import print_json, stdout
 
     run_folder(run)
     story = read_story(run)
+    if json:
+        return print_json(as_json(story))
     for line in screen(story, width or min(stdout.width, 200)):
         stdout.print(line, soft_wrap=True)
+    return None
