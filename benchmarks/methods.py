@@ -83,6 +83,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper, hessian, progressive": {"method": "paper", "metric": "hessian", "search": "progressive"},
     # Searches and metrics beside each other, without the promise, which hides their differences.
     "bitsect, no confidence": {"method": "bitsect", **BARE},
+    "bitsect, 7 plans judged": {"method": "bitsect", "evaluations": 7, **BARE},
     "bitsect, bisection": {"method": "bitsect", "search": "bisection", "score_format": "each", **BARE},
     "bitsect, progressive": {"method": "bitsect", "search": "progressive", "score_format": "each", **BARE},
     "bitsect, aughessian": {"method": "bitsect", "search": "bisection", "metric": "aughessian", **BARE},

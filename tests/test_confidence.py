@@ -13,13 +13,14 @@ from bitsect.errors import BitsectError
 from bitsect.solve.confidence import (
     LEVEL,
     NOT_KEPT,
+    ONLY_EXPECTED,
     Pairs,
     _likeliest,
     best_promise,
-    best_unproven,
     bound,
     continuity,
     descend,
+    is_vouched_for,
     proves,
     samples_needed,
     split,
@@ -134,22 +135,35 @@ def test_the_way_down_ends_at_the_first_plan_that_is_not_proven() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "vouched", "taken"),
+    ("lost", "expected", "verdict", "vouched"),
     [
-        ((6, 0, 6, 60, 6, 60), (True,) * 6, 4),
-        ((6, 0, 6, 60, 6, 60), (True, True, False, True, False, True), 1),  # kept and vouched for
-        ((6, 60, 6), (False,) * 3, 2),
-        ((60, 60), (True, True), 0),
+        (0, None, "kept, not proven: a safer plan is not proven either", True),
+        (6, None, "kept, not proven", True),
+        (6, 0.995, "kept, not proven", True),
+        (6, 0.985, "kept, not proven", False),  # by luck
+        (12, None, NOT_KEPT, False),
+        (12, 0.985, NOT_KEPT, False),
+        (12, 0.995, ONLY_EXPECTED, True),  # labels cannot tell
+        (60, 0.995, NOT_KEPT, False),  # they refute what was expected
     ],
 )
-def test_where_the_safest_plan_is_not_proven_nothing_is(
-    lost: tuple[int, ...], vouched: tuple[bool, ...], taken: int
+def test_what_is_taken_where_nothing_is_proven(
+    lost: int, expected: float | None, verdict: str, vouched: bool
 ) -> None:
-    right = [1.0] * 1000
-    looks = [unproven(SHARE, right, [0.0] * count + [1.0] * (1000 - count)) for count in lost]
-    assert not any(look.proven for look in looks)
-    assert [look.verdict == NOT_KEPT for look in looks] == [count == 60 for count in lost]
-    assert best_unproven(looks, vouched) == taken
+    look = unproven(SHARE, [1.0] * 1000, [0.0] * lost + [1.0] * (1000 - lost), expected)
+    assert not look.proven
+    assert look.verdict.startswith(verdict)
+    assert is_vouched_for(look, SHARE) == vouched
+
+
+def test_what_is_expected_says_how_many_samples_would_prove_it() -> None:
+    right, plan = [1.0] * 1000, [0.0] * 12 + [1.0] * 988
+    look = unproven(SHARE, right, plan, expected=0.996)
+    needed = int(look.verdict.split(": ")[1].split()[0].replace(",", ""))
+    assert proves(Pairs.expected(needed, kept=0.996), SHARE)
+    assert not proves(Pairs.expected(needed - 1, kept=0.996), SHARE)
+    dropped = unproven(Target.drop(1), right, plan, expected=0.004)
+    assert dropped.verdict.startswith(ONLY_EXPECTED)
 
 
 def test_what_is_not_proven_says_how_many_samples_would_do() -> None:

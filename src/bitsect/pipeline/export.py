@@ -10,6 +10,7 @@ from ..errors import RunError
 from ..exporters.deliver import Delivery, Request, deliver
 from ..runs.opening import open_run
 from ..runs.progress import Progress
+from ..solve.confidence import ONLY_EXPECTED
 from ..values import Format, Plan, Settings, Target
 from ..values.destination import DESTINATIONS
 from .methods import noted_in
@@ -66,10 +67,14 @@ def export(
             )
         known = known or {}
         target = known.get("target") if known.get("judge") is None else None
+        undecided = own and str((known.get("promise") or {}).get("verdict")).startswith(ONLY_EXPECTED)
         samples = tested_on(opened) if data is None else None
         samples = opened.load(samples or (opened.samples if data is None else data), draw=draw)
-        delivery = deliver(opened, chosen, request, None if target is None else Target.parse(target), samples)
+        held_to = None if target is None or undecided else Target.parse(target)
+        delivery = deliver(opened, chosen, request, held_to, samples)
+    remarks = []
     if own and known.get("plan_key") != chosen.key:
-        edited = f"plan.json of {run} is not the plan that its last search found: it was edited"
-        delivery = replace(delivery, remarks=(edited,))
-    return delivery
+        remarks.append(f"plan.json of {run} is not the plan that its last search found: it was edited")
+    if undecided:
+        remarks.append(f"the target of {target} is expected to be kept, but its samples cannot prove it")
+    return replace(delivery, remarks=tuple(remarks))

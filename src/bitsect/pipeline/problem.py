@@ -15,7 +15,7 @@ from ..values.goal import parse_formats
 from ..values.scoring import EACH
 from .methods import DAMAGE, FRONTIER
 
-DAMAGE_SAMPLES = 512  # that the predicted damage of plans rests on: two halves of them agree
+DAMAGE_SAMPLES = 512  # that the predicted damage of plans rests on at most
 
 
 def check_scoring(scoring: Scoring, goal: Goal) -> None:
@@ -39,9 +39,8 @@ def state_problem(
     """Everything that a search may know, and the scores of the layers in the highest format."""
     costs = cost_table(run.layers, allowed.formats, table, goal.objective)
     if goal.search == FRONTIER:
-        return _with_damage(
-            run, goal, Problem(run.layers, allowed.formats, _none, needed, judge, costs=costs)
-        )
+        problem = Problem(run.layers, allowed.formats, _none, needed, judge, costs=costs)
+        return _with_damage(run, scoring, goal, problem)
     scored_in = {step: scoring_format(scoring, goal, step) for step in allowed.steps or allowed.wanted}
     scores = {format: run.score(scoring, format) for format in high_to_low(scored_in.values())}
     order = {step: scores[format].order() for step, format in scored_in.items()}
@@ -49,11 +48,11 @@ def state_problem(
     return problem, next(iter(scores.values()))
 
 
-def _with_damage(run: Run, goal: Goal, problem: Problem) -> tuple[Problem, Scores]:
+def _with_damage(run: Run, scoring: Scoring, goal: Goal, problem: Problem) -> tuple[Problem, Scores]:
     names = [layer.name for layer in run.layers]
     if not problem.formats:  # pins leave nothing to choose
         return problem, Scores("damage", goal.formats[0], tuple(names), (0.0,) * len(names))
-    damage = run.damage(problem.changes, min(DAMAGE_SAMPLES, len(run.samples)))
+    damage = run.damage(problem.changes, DAMAGE_SAMPLES, scoring.until_stable)
     return replace(problem, damage=damage, order=damage.order), damage.scores(names, problem.formats[0])
 
 

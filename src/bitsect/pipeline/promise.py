@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import OptionError
+from ..measure.evaluator import Evaluator
 from ..runs.run import Run
 from ..solve.confidence import (
     METHOD,
     NOT_KEPT,
     Look,
     best_promise,
-    best_unproven,
     descend,
+    is_vouched_for,
     samples_needed,
     unproven,
 )
@@ -36,7 +40,7 @@ class Promise:
     target: Target
     plan: Plan  # the cheapest that is proven; else the best of those that are not
     look: Look  # what the samples say about it
-    looks: int  # plans that were looked at, the safest first
+    looks: int  # at plans on the held-out samples
     samples: int
     confidence: float
     accuracy: dict[str, float]  # of the rows "float" and "plan", on these samples
@@ -48,13 +52,16 @@ class Promise:
     @property
     def seen(self) -> str:
         """What the samples show and prove, in words."""
+        look = self.look
         if self.target.relative is None:
-            return f"{100 * self.look.kept:.2f} points lost, at most {100 * self.look.bound:.2f}"
-        return f"{self.look.kept:.2%} kept, at least {self.look.bound:.2%}"
+            seen = f"{100 * look.kept:.2f} points lost, at most {100 * look.bound:.2f}"
+            return seen if look.expected is None else f"{seen}; {100 * look.expected:.2f} are expected"
+        seen = f"{look.kept:.2%} kept, at least {look.bound:.2%}"
+        return seen if look.expected is None else f"{seen}; {look.expected:.2%} are expected"
 
     @property
     def kept(self) -> bool:
-        """Whether the plan keeps the target on these samples, proven or not."""
+        """Whether the plan keeps the target on these samples, or is expected to; proven or not."""
         return self.look.verdict != NOT_KEPT
 
     @property
@@ -68,6 +75,7 @@ class Promise:
             "seen": self.seen,
             ("lost" if self.target.relative is None else "kept"): self.look.kept,
             "bound": self.look.bound,
+            "expected": self.look.expected,
             "confidence": self.confidence,
             "method": METHOD,
             "samples": self.samples,
@@ -150,38 +158,80 @@ def prove_plan(
 
     The ladder leads from plans of less predicted damage down to the one that was found. It is fixed before
     the samples are looked at, and left at the first plan that they do not prove, so that all looks
-    together err no more often than one. Where the safest is not proven, nothing is: see `best_unproven`.
+    together err no more often than one. Where the safest is not proven, or the samples are too few to
+    prove anything, the answer is the cheapest plan that nothing speaks against.
     """
     if goal.confidence is None or goal.target is None or held_out is None:
         return None
-    ladder = [found.plan]
-    if problem.damage is not None:
-        ladder = [*reversed(safer(problem, problem.on_ladders(found.plan))), found.plan]
-    if (limits := goal.limits) is not None:  # what is promised stays within what may be spent
-        ladder = [plan for plan in ladder if limits.fits(cost(plan, run.layers, table))]
+    ladder = _ladder(run, problem, found, goal, table)
     level, float_plan = 1 - goal.confidence, Plan.uniform(run.layers)
     evaluator = run.evaluator({format for plan in ladder for format in plan.values()}, held_out)
     with run.progress.stage("promise", held_out.count * (1 + len(ladder))) as evaluator.progress:
         float_scores = evaluator.scores(float_plan)
-        looks = descend(goal.target, float_scores, map(evaluator.scores, ladder), level)
-        index = sum(look.proven for look in looks) - 1
-        if index < 0:
-            vouched = [True] * len(ladder)
-            if goal.guide == EXPECTED and expects(run.task, held_out):
-                needed = goal.target.threshold(evaluator.expected(float_plan).exact)
-                vouched = [evaluator.expected(plan).reaches(needed) is True for plan in ladder]
-            looks = [unproven(goal.target, float_scores, evaluator.scores(plan), level) for plan in ladder]
-            index = best_unproven(looks, vouched)
-        plan = ladder[index]
+        looked, looks = 0, list[Look]()
+        needed = samples_needed(goal.target, float(float_scores.mean()), level=level)
+        if needed is not None and needed <= held_out.count:
+            looks = descend(goal.target, float_scores, map(evaluator.scores, ladder), level)
+        if looks and looks[0].proven:
+            index = sum(look.proven for look in looks) - 1
+            plan, look = ladder[index], looks[index]
+        else:
+            plan, look, looked = _unproven(goal, evaluator, float_scores, ladder)
         accuracy = {"float": float(float_scores.mean()), "plan": float(evaluator.scores(plan).mean())}
-    return Promise(goal.target, plan, looks[index], len(looks), held_out.count, goal.confidence, accuracy)
+    return Promise(goal.target, plan, look, len(looks) + looked, held_out.count, goal.confidence, accuracy)
 
 
-def follow(promise: Promise | None, found: Found, judge: Judge, needed: Fraction) -> Found:
+def _ladder(run: Run, problem: Problem, found: Found, goal: Goal, table: LatencyTable | None) -> list[Plan]:
+    """The plan that was found, after ever safer ones, the safest first; all within what may be spent."""
+    ladder = [found.plan]
+    if problem.damage is not None:
+        ladder = [*reversed(safer(problem, problem.on_ladders(found.plan))), found.plan]
+    if (limits := goal.limits) is not None:
+        ladder = [plan for plan in ladder if limits.fits(cost(plan, run.layers, table))]
+    return ladder
+
+
+def _unproven(
+    goal: Goal, evaluator: Evaluator, float_scores: NDArray[np.float64], ladder: list[Plan]
+) -> tuple[Plan, Look, int]:
+    """The cheapest plan that nothing speaks against; else the cheapest that is kept; else the safest.
+
+    Also how many were looked at.
+    """
+    assert goal.target is not None
+    assert goal.confidence is not None
+    asks = goal.guide == EXPECTED and expects(evaluator.task, evaluator.samples)
+    looks: list[Look] = []
+    for plan in reversed(ladder):
+        expected = _expected(goal.target, evaluator, plan) if asks else None
+        scores = evaluator.scores(plan)
+        looks.append(unproven(goal.target, float_scores, scores, expected, 1 - goal.confidence))
+        if is_vouched_for(looks[-1], goal.target):
+            return plan, looks[-1], len(looks)
+    kept = [index for index, look in enumerate(looks) if look.verdict != NOT_KEPT]
+    index = min(kept, default=len(ladder) - 1)
+    return ladder[-1 - index], looks[index], len(looks)
+
+
+def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
+    """What is expected of the plan, in the target's own terms: the share kept, or the fraction lost."""
+    before = evaluator.expected(Plan.uniform(evaluator.program.layers)).accuracy
+    after = evaluator.expected(plan).accuracy
+    return before - after if target.relative is None else after / before
+
+
+def follow(
+    promise: Promise | None, found: Found, judge: Judge, needed: Fraction, table: LatencyTable | None
+) -> Found:
     """What was found, with the plan that is promised, and how that does by the labels."""
     plan, reason = found.plan, found.reason
     if promise is not None and promise.plan != plan:
+        was = cost(plan, judge.run.layers, table)
+        latency = "" if was.latency_ratio is None else f" and {was.latency_ratio:.1%} of the latency"
         plan = promise.plan
-        reason += "; on the held-out samples a plan of less predicted damage takes its place"
+        reason += (
+            f"; that plan, with {was.size_ratio:.1%} of the size{latency}, is not proven on the held-out "
+            "samples: one of less predicted damage takes its place"
+        )
     evaluation = judge(plan)
     return Found(plan, evaluation, found.evaluated, evaluation.reaches(needed) is True, reason)

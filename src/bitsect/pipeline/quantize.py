@@ -93,7 +93,7 @@ def quantize(
         fastest = Fastest(run, problem, goal, destination, table, allowed)
         found = fastest.among(found, allowed.uniform().values())
         promise = prove_plan(run, problem, found, goal, held_out, table)
-        found = fastest.or_float(follow(promise, found, judge, needed))
+        found = fastest.or_float(follow(promise, found, judge, needed, table))
         if promise is not None and promise.plan != found.plan:  # float took its place
             promise = prove_plan(run, problem, found, goal, held_out, table)
         rows = compare(run, found.plan, allowed, judge, table)

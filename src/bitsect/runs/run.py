@@ -29,6 +29,8 @@ from .folder import RunFolder
 from .memory import give_memory_back, keep_freed_memory
 from .progress import Progress
 
+FEWEST = 64  # samples that a stable damage rests on at least
+
 
 class Run:
     """A network on its samples, and the folder that keeps what was found out about it.
@@ -208,8 +210,24 @@ class Run:
         drawn = on_top_of(scoring, Scoring(probes=probes))
         return score(measuring.tables(metric.needs, format, drawn), metric, format, drawn)
 
-    def damage(self, changes: Sequence[Change], samples: int | None = None) -> Damage:
-        """The predicted damage of every plan made of `changes`, on the first `samples`; measured once."""
+    def damage(
+        self, changes: Sequence[Change], most: int | None = None, until_stable: float | None = None
+    ) -> Damage:
+        """The predicted damage of every plan made of `changes`, on the first `most` samples.
+
+        Where it is to be stable, it rests on the first 64 alone, and samples are doubled until two
+        halves agree on the order of the layers in every format.
+        """
+        most = min(most or len(self.samples), len(self.samples))
+        samples = most if until_stable is None else min(FEWEST, most)
+        while True:
+            damage = self._damage(changes, samples)
+            if samples == most or (damage.split_half or 0.0) >= (until_stable or 0.0):
+                return damage
+            samples = min(2 * samples, most)
+
+    def _damage(self, changes: Sequence[Change], samples: int) -> Damage:
+        """The damage on the first `samples`, measured once, with the agreement of its halves."""
         context = Context(self.evaluator({format for _, format in changes}), samples)
         with self.progress.stage("damage", len(context.starts())) as advance:
             damage, single = output_damage(context, changes, self.folder.journal("damage"), progress=advance)

@@ -16,7 +16,7 @@ on a ratio of paired proportions (Nam and Blackwelder 2002); where float is alwa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -29,6 +29,7 @@ from ..values import Target
 
 METHOD = "paired score bound"
 NOT_KEPT = "not kept"
+ONLY_EXPECTED = "expected to be kept, not proven"
 LEVEL = 0.05  # the error of a promise with 95 % confidence
 MOST_SAMPLES = 10**9  # beyond which a number of samples is not looked for
 MOST_NAMED = 10**6  # nor named
@@ -219,6 +220,7 @@ class Look:
     level: float
     proven: bool
     verdict: str
+    expected: float | None = None  # what the float network's own probabilities expect to be kept, or lost
 
 
 def descend(
@@ -242,23 +244,47 @@ def descend(
     return looks
 
 
-def unproven(target: Target, float_scores: ArrayLike, plan_scores: ArrayLike, level: float = LEVEL) -> Look:
-    """What was seen of a plan that may not be proven any more, because a safer one was not."""
-    look = _look(Pairs.of(float_scores, plan_scores), target, level)
+def unproven(
+    target: Target,
+    float_scores: ArrayLike,
+    plan_scores: ArrayLike,
+    expected: float | None = None,
+    level: float = LEVEL,
+) -> Look:
+    """What was seen of a plan where nothing is proven: the samples are too few, or a safer plan failed.
+
+    Of a few hundred samples the labels of one or two decide whether 99.9 % is kept. So where the share
+    that is `expected` to be kept (or the fraction lost) is known, it decides, as long as the labels do
+    not refute it; and the verdict says that this is all there is.
+    """
+    pairs = Pairs.of(float_scores, plan_scores)
+    look = replace(_look(pairs, target, level), expected=expected)
     if look.proven:
         verdict = "kept, not proven: a safer plan is not proven either"
-        look = replace(look, proven=False, verdict=verdict)
+        return replace(look, proven=False, verdict=verdict)
+    if expected is None or look.verdict != NOT_KEPT:
+        return look
+    if _keeps(expected, target) and not refutes(pairs, target, level):
+        return replace(look, verdict=f"{ONLY_EXPECTED}: {_would_prove(pairs, target, level, expected)}")
     return look
 
 
-def best_unproven(looks: Sequence[Look], vouched: Sequence[bool]) -> int:
-    """Which plan of a ladder to take where the safest, the first, is not proven, and so nothing is.
+def refutes(pairs: Pairs, target: Target, level: float = LEVEL) -> bool:
+    """Whether the pairs show that the target is missed, but for an error of about `level`.
 
-    The cheapest that kept the target on these samples and that softer evidence vouches for; else the
-    cheapest that kept it; else the safest.
+    >>> right = [1.0] * 1000
+    >>> [refutes(Pairs.of(right, [0.0] * lost + right[lost:]), Target.parse("99%")) for lost in (12, 25)]
+    [False, True]
     """
-    kept = [index for index, look in enumerate(looks) if look.verdict != NOT_KEPT]
-    return max([index for index in kept if vouched[index]] or kept or [0])
+    share = 1.0 if target.relative is None else float(target.relative)
+    c = pairs.plan_score - share * pairs.float_score + float(target.max_drop or 0)
+    total, spread = float((pairs.count * c).sum()), float((pairs.count * c**2).sum()) ** 0.5
+    return bool(spread > 0 and total / spread <= -NormalDist().inv_cdf(1 - level))
+
+
+def is_vouched_for(look: Look, target: Target) -> bool:
+    """Whether a plan that is not proven may be taken: nothing that is known of it speaks against it."""
+    return look.verdict != NOT_KEPT and (look.expected is None or _keeps(look.expected, target))
 
 
 def _look(pairs: Pairs, target: Target, level: float) -> Look:
@@ -295,10 +321,19 @@ def _keeps(kept: float, target: Target) -> bool:
     return kept <= float(target.max_drop or 0) + 1e-9
 
 
-def _would_prove(pairs: Pairs, target: Target, level: float) -> str:
-    """How many samples of the kind that was seen would prove the target, in words."""
+def _would_prove(pairs: Pairs, target: Target, level: float, expected: float | None = None) -> str:
+    """How many samples would prove the target, in words: of the kind that was seen, or as expected."""
     share = pairs.count / pairs.samples
-    needed = _least(lambda n: proves(Pairs(share * n, pairs.float_score, pairs.plan_score), target, level))
+    if expected is None:
+        needed = _least(
+            lambda n: proves(Pairs(share * n, pairs.float_score, pairs.plan_score), target, level)
+        )
+    else:
+        accuracy = float((share * pairs.float_score).sum())
+        kept = expected if target.relative is not None else 1 - expected / accuracy
+        discordance = float((share * abs(pairs.plan_score - pairs.float_score)).sum())
+        discordance = min(discordance, accuracy * (1 - kept) + 2 * (1 - accuracy))  # all that can be
+        needed = samples_needed(target, accuracy, discordance, kept=kept, level=level)
     if needed is None or needed > MOST_NAMED:
         return f"it would take more than {MOST_NAMED:,} samples"
     return f"{needed:,} samples would prove it"

@@ -37,7 +37,7 @@ PAPER = Method("paper", Settings(), Scoring(), Goal())
 BITSECT = Method(
     "bitsect",
     Settings(range="mse", sign="auto", rounding="gptq"),
-    Scoring(metric="damage"),
+    Scoring(metric="damage", until_stable=0.98),
     Goal(search="frontier", guide="expected", confidence=0.95),
 )
 METHODS = {method.name: method for method in (PAPER, BITSECT)}
