@@ -93,7 +93,12 @@ def test_everything_of_two_runs_is_drawn_and_the_same_bytes_again(run: Path, tmp
         assert (tmp_path / "drawn" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert b"</svg>" in (tmp_path / "drawn" / f"{name}.svg").read_bytes()
     page = (tmp_path / "drawn" / "README.md").read_text()
-    for words in ("Table 1 (ResNet50), with net$1", "with other", "| MrBiQ† | quoted |", "paper, ResNet50"):
+    for words in (
+        "Table 1 (ResNet50), with net$1, other",
+        "| other | yes |",
+        "| MrBiQ† | quoted |",
+        "paper, ResNet50",
+    ):
         assert words in page
     for reference in ("figure2.svg", "thresholds.svg", "error-bars.csv"):
         assert f"({reference})" in page
@@ -227,7 +232,7 @@ def test_a_page_names_its_marks() -> None:
     row |= dict.fromkeys(("accuracy_percent", "kept_percent", "size_mb", "size_percent"), 1.0)
     subject = Subject("n", BERT, 1, 1, "", None, None)
     data = {"table": Data("table", "", (row,))}
-    assert "¶ accuracy on the samples that were searched on" in comparison_table(data["table"], subject)
+    assert "¶ accuracy on the samples that were searched on" in comparison_table(data["table"], [subject])
     assert "| E |" in page_text(data, [subject])
 
 

@@ -13,7 +13,7 @@ from ..text import csv_text, plain
 from . import tables
 from .data import Data, Subject
 from .figures import FIGURES
-from .printed import OTHERS, TABLES, TITLES
+from .printed import OTHERS, RESNET50, TABLES, TITLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,10 +49,10 @@ def page_text(made: Mapping[str, Data], subjects: Sequence[Subject]) -> str:
     """The page: tables in Markdown, figures beside it."""
     parts = ["# The paper's tables and figures\n", _of_what(subjects)]
     if "table" in made:
-        for subject in subjects:
-            number = TABLES[subject.beside]
-            parts.append(f"## Table {number} ({TITLES[subject.beside]}), with {plain(subject.name)}\n")
-            parts.append(tables.comparison_table(made["table"], subject) + "\n")
+        for beside, number in TABLES.items():
+            if alike := [each for each in subjects if each.beside == beside]:
+                parts.append(f"## Table {number} ({TITLES[beside]}), with {_named(alike)}\n")
+                parts.append(tables.comparison_table(made["table"], alike) + "\n")
     for name, (title, _) in FIGURES.items():
         if name in made:
             parts.append(f"## {title}\n\n![{title}]({name}.svg)\n\n[{name}.csv]({name}.csv)\n")
@@ -65,12 +65,15 @@ def page_text(made: Mapping[str, Data], subjects: Sequence[Subject]) -> str:
     ):
         if name in made:
             parts.append(f"## {title}\n\n{table(made[name], subjects)}\n")
-    if "table" in made:
-        for subject in subjects:
-            found = tables.other_work_table(made["table"], subject)
-            if found is not None:
-                parts.append(f"## Table {OTHERS}: further works, with {plain(subject.name)}\n\n{found}\n")
+    alike = [each for each in subjects if each.beside == RESNET50]
+    if "table" in made and alike:
+        found = tables.other_work_table(made["table"], alike)
+        parts.append(f"## Table {OTHERS}: further works, with {_named(alike)}\n\n{found}\n")
     return "\n".join(parts)
+
+
+def _named(subjects: Sequence[Subject]) -> str:
+    return ", ".join(plain(each.name) for each in subjects)
 
 
 def _of_what(subjects: Sequence[Subject]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..text import markdown_table, plain
 from .data import Data, Subject
-from .printed import BERT, OTHERS, RESNET50, TABLES, TITLES, printed_figure, printed_rows
+from .printed import BERT, OTHERS, TABLES, TITLES, printed_figure, printed_rows
 
 NAMES = {"hessian": "Hessian", "aughessian": "AugHessian", "interlayer": "inter-layer", "random": "random"}
 MARKS = (
@@ -20,29 +20,29 @@ MARKS = (
 )
 
 
-def comparison_table(data: Data, subject: Subject) -> str:
-    """Table 1, 2 or 3 of the paper with our rows: its columns, and who says so."""
-    ours = [{**row, "origin": subject.name} for row in data.of(subject.name)]
-    return _comparison(printed_rows(TABLES[subject.beside]), ours, subject)
+def comparison_table(data: Data, subjects: Sequence[Subject]) -> str:
+    """Table 1, 2 or 3 of the paper with our rows, of networks that are most like its own."""
+    return _comparison(TABLES[subjects[0].beside], data, subjects)
 
 
-def other_work_table(data: Data, subject: Subject) -> str | None:
+def other_work_table(data: Data, subjects: Sequence[Subject]) -> str:
     """The supplement's further rows, which it has for ResNet50 alone."""
-    if subject.beside != RESNET50:
-        return None
-    ours = [{**row, "origin": subject.name} for row in data.of(subject.name)]
-    return _comparison(printed_rows(OTHERS), ours, subject)
+    return _comparison(OTHERS, data, subjects)
 
 
-def _comparison(printed: list[dict[str, Any]], ours: list[dict[str, Any]], subject: Subject) -> str:
-    precision = ("W", "A", "E") if subject.beside == BERT else ("W", "A")
+def _comparison(table: int, data: Data, subjects: Sequence[Subject]) -> str:
+    """The columns of the paper, and who says so."""
+    ours = [{**row, "origin": each.name} for each in subjects for row in data.of(each.name)]
+    shown, beside = [*printed_rows(table), *ours], subjects[0].beside
+    precision = ("W", "A", "E") if beside == BERT else ("W", "A")
     heads = ["", "who says so", "no FT", "accuracy", "kept", "MB", "size", "ms", "latency", *precision]
-    rows = [_comparison_row(row, len(precision)) for row in [*printed, *ours]]
-    used = {mark for row in [*printed, *ours] for mark in row["marks"]}
+    rows = [_comparison_row(row, len(precision)) for row in shown]
+    used = {mark for row in shown for mark in row["marks"]}
     notes = [f"{mark} {words}" for mark, words in MARKS if mark in used]
+    named = ", ".join(plain(each.name) for each in subjects)
     other = (
-        f"`quoted`: the paper's figure for another work; `paper`: its own for {TITLES[subject.beside]}; all "
-        f"else is ours, for the network {plain(subject.name)}, so that only shares compare."
+        f"`quoted`: the paper's figure for another work; `paper`: its own for {TITLES[beside]}; all else is "
+        f"ours, for {named}, so that only shares compare."
     )
     return markdown_table(heads, rows) + "\n\n" + " ".join([other, *(f"{note}." for note in notes)])
 
