@@ -887,7 +887,7 @@ def test_until_stable_says_how_many_samples_it_took() -> None:
     assert bitsect.sensitivity(small(), images(), until_stable=0.0, **ask).samples == 8
     scores = bitsect.sensitivity(small(), images(), until_stable=1.0, **ask)
     assert scores.samples == FEW
-    assert scores == bitsect.sensitivity(small(), images(), **ask)
+    assert scores == bitsect.sensitivity(small(), images(), until_stable=None, **ask)
 
 
 @pytest.mark.parametrize(("metric", "fewest"), [("hessian", (None, 2)), ("single", (8, None))])

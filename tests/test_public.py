@@ -31,6 +31,7 @@ FUNCTIONS = {
     "frontier",
     "import_cutlass",
     "layers",
+    "load",
     "load_samples",
     "paper",
     "quantize",
