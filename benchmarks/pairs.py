@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bitsect.measure.context import Context
 from bitsect.measure.evaluator import Evaluator
-from bitsect.measure.pairs import exact_pairs, linear_pairs, single_losses
+from bitsect.measure.pairs import exact_pairs, linear_pairs
 from bitsect.measure.work import fill
 from bitsect.network.capture import capture
 from bitsect.rounding.ranges import calibrate
@@ -75,11 +75,9 @@ def exact(context: Context, format: Format) -> Done:
 
 
 def linear(context: Context, format: Format) -> Done:
-    singles: Done = {}
     done: Done = {}
-    fill(singles, single_losses(context, format, outputs=True))
-    fill(done, linear_pairs(context, singles))
-    return {**singles, "pairs": done["0"]}
+    fill(done, linear_pairs(context, format))
+    return done
 
 
 METHODS: dict[str, Callable[[Context, Format], Done]] = {"naive": naive, "exact": exact, "linear": linear}
@@ -87,11 +85,10 @@ METHODS: dict[str, Callable[[Context, Format], Done]] = {"naive": naive, "exact"
 
 def tables(context: Context, done: Done, loss: str) -> tuple[np.ndarray, np.ndarray]:
     """Single [L, samples] and pair losses [L (L − 1)/2, samples] of one batch."""
+    if "0" in done:  # a piece for the batch: of linear pairs
+        return done["0"][f"single_{loss}"], done["0"][f"pair_{loss}"]
     rows = [done[f"0/{i}"] for i in range(len(context.layers))]
-    if "pairs" in done:
-        pairs = done["pairs"][f"pair_{loss}"]
-    else:
-        pairs = np.concatenate([row[f"pair_{loss}"] for row in rows[:-1]])
+    pairs = np.concatenate([row[f"pair_{loss}"] for row in rows[:-1]])
     return np.stack([row[loss] for row in rows]), pairs
 
 

@@ -461,8 +461,10 @@ def test_what_is_ended_without_a_folder_leaves_none_and_speaks_of_none(
 
 
 def test_interrupted_with_a_folder_says_where_the_work_is(run: Path, call: Call) -> None:
-    ended = call("quantize", "my_own:interrupted", "--data", "good.npz", "--target", "90%", "--out", run)
-    assert f"interrupted; the same command goes on from what {run} holds" in " ".join(ended.err.split())
+    ask = ("quantize", "my_own:interrupted", "--data", "good.npz", "--target", "90%", "--out", str(run))
+    for ended in (call(*ask), call(*ask, "--fresh")):  # what would go on must not start anew
+        said = " ".join(ended.err.split())
+        assert f"interrupted; {run} keeps what was found so far: go on with `bitsect {' '.join(ask)}`" in said
 
 
 def test_fresh_removes_nothing_before_the_request_is_in_order(run: Path, call: Call) -> None:

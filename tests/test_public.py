@@ -39,7 +39,7 @@ FUNCTIONS = {
     "run_recipe",
     "sensitivity",
 }
-OPTIONS = {"Goal", "Scoring", "Settings"}
+OPTIONS = {"Goal", "Resources", "Scoring", "Settings"}
 # What the functions return, and what is in it.
 ANSWERS = {
     "Blame",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..values import Resources
 from .app import JsonOption, TrustOption
 from .options import CsvOption, RunArgument, TaskOption, command, run_folder
 
@@ -19,6 +20,7 @@ SHOWN = 10  # layers and pairs that the terminal shows; --json and --csv hold al
 @command
 def blame(
     run: RunArgument,
+    resources: Resources,
     plan: Annotated[
         str | None, typer.Option(help="Another plan than the run's own: a file, or its name in the run.")
     ] = None,
@@ -61,6 +63,7 @@ def blame(
             samples=samples,
             latency=latency,
             destination=destination,
+            resources=resources,
             task=task,
             trust=trust,
             progress=ShownProgress(),

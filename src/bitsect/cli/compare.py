@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..values import Goal, Scoring
+from ..values import Goal, Resources, Scoring
 from ..values.settings import SAMPLES
 from .app import JsonOption, TrustOption
 from .options import CsvOption, RunArgument, TaskOption, TestDataOption, command, run_folder
@@ -22,6 +22,7 @@ def compare(
     run: RunArgument,
     goal: Goal,
     scoring: Scoring,
+    resources: Resources,
     metrics: Annotated[
         str | None,
         typer.Option(help="Names with commas, or all; default: the method's own.", rich_help_panel=COMPARED),
@@ -73,6 +74,7 @@ def compare(
             draws=draws,
             scoring=scoring,
             goal=goal,
+            resources=resources,
             test_data=test_data,
             test_draw=test_draw,
             task=task,

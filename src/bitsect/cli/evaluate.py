@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..values import Settings
+from ..values import Resources, Settings
 from ..values.settings import MACHINE, SAMPLES
 from .app import MODEL, JsonOption, TrustOption
 from .options import DataOption, MethodOption, command, run_of
@@ -19,6 +19,7 @@ def evaluate(
         typer.Argument(metavar="MODEL|RUN|FILE.onnx", help=f"{MODEL}; the folder of a run; or an ONNX file"),
     ],
     settings: Settings,
+    resources: Resources,
     method: MethodOption = None,
     data: DataOption = None,
     calibration: Annotated[
@@ -67,6 +68,7 @@ def evaluate(
             model,
             data,
             settings=settings,
+            resources=resources,
             method=method,
             calibration=calibration,
             plan=plan,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..values import Goal
+from ..values import Goal, Resources
 from .app import JsonOption, TrustOption
 from .options import CsvOption, RunArgument, TaskOption, TestDataOption, command, run_folder
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def frontier(
     run: RunArgument,
     goal: Goal,
+    resources: Resources,
     targets: Annotated[
         str | None,
         typer.Option(help="As 98%,99%,99.9%; without any, nothing is judged.", rich_help_panel="Goal"),
@@ -42,6 +43,7 @@ def frontier(
             run,
             targets=targets,
             goal=goal,
+            resources=resources,
             test_data=test_data,
             task=task,
             trust=trust,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -32,10 +33,15 @@ def working(run: str | None = None) -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         if run is not None and Path(run, "run.json").is_file():
-            complain(f"interrupted; the same command goes on from what {run} holds")
+            complain(f"interrupted; {run} keeps what was found so far: go on with `{_same_command()}`")
         else:
             complain("interrupted; nothing is kept" + ("" if run else ": --out names a folder that keeps it"))
         raise SystemExit(INTERRUPTED) from None
+
+
+def _same_command() -> str:
+    """This command, to be given again: it must not start anew."""
+    return shlex.join(["bitsect", *(word for word in sys.argv[1:] if word != "--fresh")])
 
 
 def print_json(data: dict[str, Any]) -> None:

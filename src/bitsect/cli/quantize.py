@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..values import Goal, Scoring, Settings
+from ..values import Goal, Resources, Scoring, Settings
 from ..values.settings import SAMPLES
 from .app import JsonOption, OptionalModelArgument, TrustOption
 from .options import (
@@ -32,6 +32,7 @@ def quantize(
     goal: Goal,
     scoring: Scoring,
     settings: Settings,
+    resources: Resources,
     model: OptionalModelArgument = None,
     recipe: RecipeOption = None,
     method: MethodOption = None,
@@ -56,6 +57,7 @@ def quantize(
         "settings": settings,
         "scoring": scoring,
         "goal": goal,
+        "resources": resources,
         "method": method,
         "test_data": test_data,
         "validation_data": validation_data,
@@ -84,6 +86,7 @@ def search(
     run: RunArgument,
     goal: Goal,
     scoring: Scoring,
+    resources: Resources,
     data: Annotated[
         str | None,
         typer.Option(help="Where the run's samples lie, if they have moved.", rich_help_panel=SAMPLES),
@@ -117,6 +120,7 @@ def search(
             settings=settings,
             scoring=scoring,
             goal=goal,
+            resources=resources,
             method=method,
             test_data=test_data,
             validation_data=validation_data,

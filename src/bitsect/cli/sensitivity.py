@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..values import Scoring, Settings
+from ..values import Resources, Scoring, Settings
 from .app import JsonOption, ModelOrRunArgument, TrustOption
 from .options import DataOption, FreshOption, MethodOption, OutOption, command, run_of
 
@@ -12,6 +12,7 @@ def sensitivity(
     model: ModelOrRunArgument,
     scoring: Scoring,
     settings: Settings,
+    resources: Resources,
     method: MethodOption = None,
     data: DataOption = None,
     out: OutOption = None,
@@ -35,6 +36,7 @@ def sensitivity(
             data,
             settings=settings,
             scoring=scoring,
+            resources=resources,
             method=method,
             out=out,
             fresh=fresh,

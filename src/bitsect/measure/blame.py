@@ -22,12 +22,13 @@ from ..values.grid import Grid
 from ..values.pieces import Piece
 from .context import Context
 from .damage import damage_from
-from .work import Work
+from .work import Work, shared
 
 Array = np.ndarray[Any, Any]
 WEIGHTS, ACTIVATIONS = "weights", "activations"  # the parts of a layer
 
 
+@shared
 def undone(context: Context, plan: Plan, layers: Sequence[str]) -> Work:
     """The plan, and with each of `layers` back in float, or only a part of it: a piece for each batch.
 
@@ -39,6 +40,7 @@ def undone(context: Context, plan: Plan, layers: Sequence[str]) -> Work:
     )
 
 
+@shared
 def changed(context: Context, plan: Plan, changes: Sequence[tuple[str, Format]]) -> Work:
     """The damage [C, S] of the plan with one layer in another format each: a piece for each batch."""
     name = "|".join(f"{layer}={format}" for layer, format in changes)
@@ -50,6 +52,7 @@ def changed(context: Context, plan: Plan, changes: Sequence[tuple[str, Format]])
     return _by_batches(context, f"changed/{plan.key}/{name}", piece)
 
 
+@shared
 def with_ranges(context: Context, plan: Plan, ranges: Mapping[str, float]) -> Work:
     """The damage [C, S] of the plan with the input of one layer in another range each."""
     name = "|".join(f"{layer}={amax:g}" for layer, amax in ranges.items())
@@ -70,6 +73,7 @@ def with_ranges(context: Context, plan: Plan, ranges: Mapping[str, float]) -> Wo
     return _by_batches(context, f"ranges/{plan.key}/{name}", piece)
 
 
+@shared
 def pairs(context: Context, plan: Plan, layers: Sequence[str]) -> Work:
     """`single` [L, S] and `pair` [L (L − 1) / 2, S]: damages with only these layers as the plan has them."""
     return _by_batches(

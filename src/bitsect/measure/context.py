@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..network.parts import FLOAT_ROUNDING, Rounding, State
 from ..network.program import Program
 from ..values import Format, Plan
 from .evaluator import Evaluator, check_finite
+from .work import Crew
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,15 @@ class Context:
     @property
     def program(self) -> Program:
         return self.evaluator.program
+
+    @property
+    def crew(self) -> Crew | None:
+        return self.evaluator.crew
+
+    @property
+    def again(self) -> Callable[[Evaluator], Context]:
+        """Makes the same of a worker's own evaluator."""
+        return partial(Context, samples=self.samples)
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -30,12 +30,13 @@ from ..values.damage import Change
 from ..values.pieces import Done, Piece
 from .context import Context, wide
 from .sketch import Sketch
-from .work import Progress, Work, fill, silent
+from .work import Progress, Work, fill, shared, silent
 
 TEMPERATURE = math.inf
 CLASSIFICATION = ("classification", "classification-top5")  # tasks whose outputs are logits by definition
 
 
+@shared
 def damage_work(context: Context, changes: Sequence[Change], temperature: float = TEMPERATURE) -> Work:
     """How every change moves the outputs: a piece for each batch."""
     name = _fingerprint(changes, temperature)

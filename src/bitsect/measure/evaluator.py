@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..sources.tasks.task import SampleError, Task
 from ..sources.tasks.windows import join_windows
 from ..values import FLOAT, Evaluation, Plan
 from ..values.pieces import Done, Piece
+from .work import Crew, Work, fill, in_order, shared
 
 
 class Evaluator:
@@ -32,6 +33,8 @@ class Evaluator:
 
     Without a rounder it judges the float network alone, for which nothing needs to be calibrated.
     """
+
+    crew: Crew | None = None  # workers that judge batches too
 
     def __init__(
         self,
@@ -65,20 +68,20 @@ class Evaluator:
 
     def __call__(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
         """The evaluation of `plan`: to the end, or until `threshold` is decided."""
-        rounding: Rounding | None = None
         so_far = Evaluation(0.0, 0, self.samples.count)
         pieces: list[Piece] = []
-        for start in self.parts:
-            if threshold is not None and self.task.mean and so_far.reaches(threshold) is not None:
-                return so_far
-            key = f"{plan.key}/{start}"
-            if key not in self.done:
-                rounding = rounding or self.rounding(plan)
-                self.done[key] = self._judge(start, rounding)
-                self.judged_batches += 1
-            pieces.append(self.done[key])
-            self.progress(len(pieces[-1]["score"]))
-            so_far = self._total(pieces)
+        missing = [str(start) for start in self.parts if f"{plan.key}/{start}" not in self.done]
+        with closing(in_order(judged(self, plan), missing)) as coming:
+            for start in self.parts:
+                if threshold is not None and self.task.mean and so_far.reaches(threshold) is not None:
+                    return so_far
+                key = f"{plan.key}/{start}"
+                if key not in self.done:
+                    self.done[key] = next(coming)
+                    self.judged_batches += 1
+                pieces.append(self.done[key])
+                self.progress(len(pieces[-1]["score"]))
+                so_far = self._total(pieces)
         return so_far
 
     def expected(self, plan: Plan, threshold: Fraction | None = None) -> Evaluation:
@@ -90,33 +93,36 @@ class Evaluator:
         """
         so_far, expected = Evaluation(0.0, 0, self.samples.count), 0.0
         seen = 0
-        for start, part in self.parts.items():
-            if threshold is not None and so_far.reaches(threshold) is not None:
-                break
-            key = f"expected/{plan.key}/{start}"
-            if key not in self.done:
-                self.done[key] = self._expect(start, plan)
-                self.judged_batches += 1
-            expected += float(self.done[key]["score"].sum())
-            seen += len(part)
-            self.progress(len(part))
-            so_far = Evaluation(expected, seen, self.samples.count)
+        missing = [str(start) for start in self.parts if f"expected/{plan.key}/{start}" not in self.done]
+        with closing(in_order(expectations(self, plan), missing)) as coming:
+            for start, part in self.parts.items():
+                if threshold is not None and so_far.reaches(threshold) is not None:
+                    break
+                key = f"expected/{plan.key}/{start}"
+                if key not in self.done:
+                    piece = next(coming)
+                    expectation = piece.pop("expected")
+                    if f"{plan.key}/{start}" not in self.done:  # scores come with it: they are not asked for
+                        self.done[f"{plan.key}/{start}"] = piece
+                    self.done[key] = {"score": expectation}
+                    self.judged_batches += 1
+                expected += float(self.done[key]["score"].sum())
+                seen += len(part)
+                self.progress(len(part))
+                so_far = Evaluation(expected, seen, self.samples.count)
         return so_far
 
-    def _expect(self, start: int, plan: Plan) -> Piece:
-        """The expected scores of a batch; its scores are kept too, so that they need not be asked for."""
+    def _expect(self, start: int, rounding: Rounding) -> Piece:
+        """The scores of a batch, and those that are expected."""
         inputs, labels = self.batch(start)
         if start not in self._reference:
             self._reference[start] = self.program.run(inputs)
-        rounding = self.rounding(plan)
         outputs = self.program.run(inputs, rounding)
         check_finite(self.program, inputs, outputs, rounding)
-        if (key := f"{plan.key}/{start}") not in self.done:
-            self.done[key] = self._outcome(start, outputs, labels)
         score = self.task.expected(self._reference[start], outputs)
         if score is None:
             raise BitsectError(f"task '{self.task.name}' expects nothing of single samples")
-        return {"score": score.double().cpu().numpy()}
+        return {"expected": score.double().cpu().numpy(), **self._outcome(start, outputs, labels)}
 
     def known(self, plan: Plan) -> Evaluation | None:
         """What is known of `plan` from before, perhaps not of all samples; None if nothing is."""
@@ -153,14 +159,7 @@ class Evaluator:
         """The label of every sample; without labels, the float network's own answers."""
         if self.samples.labels is not None:
             return self.samples.labels.to(self.program.device)
-        for start, part in self.parts.items():
-            key = f"own/{start}"
-            if key not in self.done:
-                inputs = self.samples.inputs(part)
-                outputs = self.program.run(inputs)
-                check_finite(self.program, inputs, outputs, FLOAT_ROUNDING)
-                self.done[key] = {"answer": self.task.answers(outputs).cpu().numpy()}
-        answers = [torch.from_numpy(self.done[f"own/{start}"]["answer"]) for start in self.parts]
+        answers = [torch.from_numpy(piece["answer"]) for piece in fill(self.done, own_answers(self))]
         if self.samples.source.lengths is not None and answers[0].ndim > 1:  # an answer for every token
             longest = max(answer.shape[1] for answer in answers)
             answers = [F.pad(answer, (0, longest - answer.shape[1]), value=IGNORED) for answer in answers]
@@ -174,6 +173,17 @@ class Evaluator:
     def batch(self, start: int) -> tuple[Inputs, Tensor]:
         """The inputs and labels of the batch that begins with the sample `start`."""
         return self.part(self.parts[start])
+
+    @property
+    def again(self) -> Callable[[Evaluator], Evaluator]:
+        """Makes this of a worker's own evaluator: that is it already."""
+        return _itself
+
+    def _answer(self, start: int) -> Piece:
+        inputs = self.samples.inputs(self.parts[start])
+        outputs = self.program.run(inputs)
+        check_finite(self.program, inputs, outputs, FLOAT_ROUNDING)
+        return {"answer": self.task.answers(outputs).cpu().numpy()}
 
     def _judge(self, start: int, rounding: Rounding) -> Piece:
         inputs, labels = self.batch(start)
@@ -202,6 +212,33 @@ class Evaluator:
         order = torch.cat(list(self.parts.values())).to(self.program.device)
         labels = self.labels[order] if self.task.ranks else None
         return Evaluation(self.task.score_all(torch.from_numpy(scores), labels), 1, 1, loss)
+
+
+# A piece for each batch, which is known by its first sample.
+
+
+@shared
+def judged(evaluator: Evaluator, plan: Plan) -> Work:
+    """Losses and scores under `plan`."""
+    rounding = cache(lambda: evaluator.rounding(plan))
+    return Work(tuple(map(str, evaluator.parts)), lambda start: evaluator._judge(int(start), rounding()))
+
+
+@shared
+def expectations(evaluator: Evaluator, plan: Plan) -> Work:
+    """The same, with the scores that the float network's own probabilities expect."""
+    rounding = cache(lambda: evaluator.rounding(plan))
+    return Work(tuple(map(str, evaluator.parts)), lambda start: evaluator._expect(int(start), rounding()))
+
+
+def own_answers(evaluator: Evaluator) -> Work:
+    """The float network's own answers, which workers are given as labels."""
+    names = tuple(f"own/{start}" for start in evaluator.parts)
+    return Work(names, lambda name: evaluator._answer(int(name.partition("/")[2])))
+
+
+def _itself(evaluator: Evaluator) -> Evaluator:
+    return evaluator
 
 
 @contextmanager

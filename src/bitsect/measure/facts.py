@@ -14,12 +14,13 @@ from ..values import Plan, Ranges
 from ..values.blame import Facts
 from ..values.pieces import Done
 from .context import Context
-from .work import Progress, Work, fill, silent
+from .work import Progress, Work, fill, shared, silent
 
 NEARLY_ALL = 0.999
 Array = np.ndarray[Any, Any]
 
 
+@shared
 def value_facts(context: Context, layers: Sequence[str]) -> Work:
     """The largest magnitudes of inputs and outputs, by channel: a piece for each batch."""
     return Work(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..values import Format
 from .context import Context
-from .work import Work
+from .work import Work, shared
 
 FISHER_SAMPLES = 256  # a backward pass each
 
@@ -32,6 +32,7 @@ def weight_errors(context: Context, format: Format) -> np.ndarray[tuple[int], np
     return np.array(list(errors.values()))
 
 
+@shared
 def fisher_terms(context: Context, format: Format, samples: int = FISHER_SAMPLES) -> Work:
     """The FIT terms of every layer: a piece for each sample."""
     noise = cache(lambda: weight_errors(context, format))

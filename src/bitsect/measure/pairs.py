@@ -5,12 +5,9 @@ float state before layer i and keeps the state before every later layer; W^{i,j}
 state before j. The same losses bit for bit as whole passes, for about a third of their cost.
 
 Linear: with d_i = outputs(W^i) − outputs(W), the outputs of W^{i,j} are taken for
-outputs(W) + d_i + d_j: one part-pass per layer. Where outputs are too wide to be kept for every layer,
-as those of language models are, the loss of these outputs is expanded around those of W:
-
-    L(d_i + d_j) = L(d_i) + L(d_j) − L(0) + ½ (g_i·d_j + g_j·d_i),   g_i = ∇L(d_i) − ∇L(0)
-
-which is exact for a quadratic loss; d_i and g_i are kept as sketches, and no pair asks for a loss of its own.
+outputs(W) + d_i + d_j: one part-pass per layer. The outputs of a batch are held while its pairs are made of
+them, and not kept: they take hundreds of times the room of the losses. Where they are too wide to be held for
+every layer, as those of language models are, the loss is expanded around those of W: see `expansion`.
 
 Task loss and divergence come from the same outputs, so both are kept.
 """
@@ -18,23 +15,23 @@ Task loss and divergence come from the same outputs, so both are kept.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..errors import BitsectError
 from ..values import Format
 from ..values.pieces import Done, Piece
 from .context import Context, FloatBatch, float_leaves, power, with_leaves
-from .sketch import Sketch
-from .work import Work
+from .expansion import are_wide, expanded, expansion, loss_functions
+from .work import Work, shared
 
 Array = np.ndarray[Any, Any]
-OUTPUT_BYTES = 1e9  # what the outputs of all layers on one batch may take
 
 
+@shared
 def exact_pairs(context: Context, format: Format) -> Work:
     """Every single and pair loss: a piece for each batch and first layer, and one for the batch in float."""
 
@@ -49,32 +46,21 @@ def exact_pairs(context: Context, format: Format) -> Work:
             both, _ = context.program.run_from(other, after.pop(other), together)
             context.check(batch.inputs, both, together)
             pairs.append(_losses(context, batch.outputs, both, batch.labels))
-        return _single(context, batch, alone) | _stacked(pairs)
+        return _single(context, batch, alone) | _stacked("pair", pairs)
 
     return _by_rows(context, pairs_of)
 
 
-def single_losses(context: Context, format: Format, *, outputs: bool = False) -> Work:
-    """The losses of one layer in `format` each and, for linear pairs, the outputs behind them."""
-
-    def loss_of(batch: FloatBatch, row: int) -> Piece:
-        layer = context.layers[row]
-        rounding = context.rounding(format, layer)
-        alone, _ = context.program.run_from(layer, batch.states[layer], rounding)
-        context.check(batch.inputs, alone, rounding)
-        kept: Piece = {}
-        if outputs and _are_wide(context, alone):
-            kept = _expansion(context, batch, alone)
-        elif outputs:
-            kept = {f"output_{k}": leaf.cpu().numpy() for k, leaf in enumerate(float_leaves(alone))}
-        return _single(context, batch, alone) | kept
-
-    return _by_rows(context, loss_of)
+@shared
+def single_losses(context: Context, format: Format) -> Work:
+    """The losses of one layer in `format` each."""
+    return _by_rows(context, lambda batch, row: _single(context, batch, _alone(context, batch, row, format)))
 
 
-def linear_pairs(context: Context, singles: Done) -> Work:
-    """Pair losses estimated from the outputs in `singles`: a piece for each batch."""
-    return Work(tuple(map(str, context.starts())), lambda start: _additive(context, int(start), singles))
+@shared
+def linear_pairs(context: Context, format: Format) -> Work:
+    """Single losses, and pair losses estimated from the outputs behind them: a piece for each batch."""
+    return Work(tuple(map(str, context.starts())), lambda start: _additive(context, int(start), format))
 
 
 def _by_rows(context: Context, of_row: Callable[[FloatBatch, int], Piece]) -> Work:
@@ -84,127 +70,107 @@ def _by_rows(context: Context, of_row: Callable[[FloatBatch, int], Piece]) -> Wo
     def do(name: str) -> Piece:
         start, _, row = name.partition("/")
         batch = context.float_batch(int(start))
-        if row != "float":
-            return of_row(batch, int(row))
-        signal = power(float_leaves(batch.outputs), len(batch.labels)).numpy()
-        return {**_losses(context, batch.outputs, batch.outputs, batch.labels), "signal": signal}
+        return _float(context, batch) if row == "float" else of_row(batch, int(row))
 
-    return Work(tuple(f"{start}/{row}" for start in context.starts() for row in rows), do)
+    names = tuple(f"{start}/{row}" for start in context.starts() for row in rows)
+    return Work(names, do, group=lambda name: name.partition("/")[0])
 
 
 # What was kept, read back as tables.
 
 
-def read_rows(context: Context, done: Done, name: str) -> Array:
-    """What the pieces of every layer hold under `name`: [layers, samples]."""
-    return np.stack([_joined(context, done, str(row), name) for row in range(len(context.layers))])
+@dataclass(frozen=True)
+class ByRows:
+    """Pieces for every batch and layer: of exact pairs, or of single losses."""
+
+    context: Context
+    done: Done
+
+    def float(self, name: str) -> Array:
+        """What is known of the float network: [samples]."""
+        return self._joined("float", name)
+
+    def rows(self, name: str) -> Array:
+        """What is known of every layer: [layers, samples]."""
+        return np.stack([self._joined(str(row), name) for row in range(len(self.context.layers))])
+
+    def pairs(self, loss: str) -> Array:
+        """Pair losses [pairs, samples], the pairs of the first layer first."""
+        rows = [self._joined(str(i), f"pair_{loss}") for i in range(len(self.context.layers) - 1)]
+        return np.concatenate(rows or [np.zeros((0, self.context.count))])
+
+    def _joined(self, row: str, name: str) -> Array:
+        return np.concatenate([self.done[f"{start}/{row}"][name] for start in self.context.starts()], axis=-1)
 
 
-def read_float(context: Context, done: Done, name: str) -> Array:
-    """What the pieces of the float network hold under `name`: [samples]."""
-    return _joined(context, done, "float", name)
+@dataclass(frozen=True)
+class ByBatches:
+    """Pieces for every batch: of linear pairs."""
+
+    context: Context
+    done: Done
+
+    def float(self, name: str) -> Array:
+        return self._joined(f"float_{name}")
+
+    def rows(self, name: str) -> Array:
+        return self._joined(f"single_{name}")
+
+    def pairs(self, loss: str) -> Array:
+        if len(self.context.layers) < 2:
+            return np.zeros((0, self.context.count))
+        return self._joined(f"pair_{loss}")
+
+    def _joined(self, name: str) -> Array:
+        return np.concatenate([self.done[str(start)][name] for start in self.context.starts()], axis=-1)
 
 
-def read_exact_pairs(context: Context, done: Done, loss: str) -> Array:
-    """Pair losses [pairs, samples], the pairs of the first layer first."""
-    rows = [_joined(context, done, str(i), f"pair_{loss}") for i in range(len(context.layers) - 1)]
-    return np.concatenate(rows or [np.zeros((0, context.count))])
+def _additive(context: Context, start: int, format: Format) -> Piece:
+    batch = context.float_batch(start)
+    wide = are_wide(context, batch.outputs)
+    base = float_leaves(batch.outputs)
+    singles, changes, sketches = [], [], []
+    for row in range(len(context.layers)):
+        alone = _alone(context, batch, row, format)
+        singles.append(_single(context, batch, alone))
+        if wide:
+            sketches.append(expansion(context, batch, alone))
+        else:
+            changes.append([after - before for after, before in zip(float_leaves(alone), base, strict=True)])
+    whole = _float(context, batch)
+    pairs = expanded(sketches, singles, whole) if wide else _sums(context, batch, changes)
+    return {f"float_{name}": array for name, array in whole.items()} | _stacked("single", singles) | pairs
 
 
-def read_linear_pairs(context: Context, done: Done, loss: str) -> Array:
-    """Estimated pair losses, in the same order."""
-    if len(context.layers) < 2:
-        return np.zeros((0, context.count))
-    return np.concatenate([done[str(start)][f"pair_{loss}"] for start in context.starts()], axis=1)
-
-
-def _joined(context: Context, done: Done, row: str, name: str) -> Array:
-    return np.concatenate([done[f"{start}/{row}"][name] for start in context.starts()], axis=-1)
-
-
-def _are_wide(context: Context, outputs: Any) -> bool:
-    """Whether the outputs of all layers on one batch do not fit into memory."""
-    width = sum(leaf.numel() for leaf in float_leaves(outputs))
-    return 4 * width * len(context.layers) > OUTPUT_BYTES
-
-
-def _expansion(context: Context, batch: FloatBatch, alone: Any) -> Piece:
-    """Sketches of how far the outputs moved, and of how the gradients of the losses did."""
-    samples = len(batch.labels)
-    before, after = float_leaves(batch.outputs), float_leaves(alone)
-    width = sum(leaf[0].numel() for leaf in before if leaf.shape[:1] == (samples,))
-    sketch = Sketch(width, 3 * len(context.layers) * samples, batch.start)
-
-    def moved(first: list[Tensor], second: list[Tensor]) -> Array:
-        pairs = [pair for pair in zip(first, second, strict=True) if pair[0].shape[:1] == (samples,)]
-        rows = torch.cat([(b - a).reshape(samples, -1).float().cpu() for a, b in pairs], 1)
-        found: Array = sketch(rows).numpy()
-        return found
-
-    piece = {"move": moved(before, after)}
-    for name, loss in _loss_functions(context, batch.outputs, batch.labels).items():
-        if name not in batch.gradients:
-            batch.gradients[name] = _gradient(loss, batch.outputs)
-        here, there = batch.gradients[name], _gradient(loss, alone)
-        if here is not None and there is not None:
-            piece[f"bent_{name}"] = moved(here, there)
-    return piece
-
-
-def _gradient(loss: Callable[[Any], Tensor | None], outputs: Any) -> list[Tensor] | None:
-    """∂ loss / ∂ outputs of every sample, if there is a loss."""
-    leaves = [leaf.detach().requires_grad_() for leaf in float_leaves(outputs)]
-    with torch.enable_grad():
-        found = loss(with_leaves(outputs, leaves))
-        if found is None or not found.requires_grad:
-            return None
-        gradients = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
-    return [
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(leaves, gradients, strict=True)
-    ]
-
-
-def _expanded(context: Context, start: int, singles: Done) -> Piece:
-    """Pair losses by the expansion: one product of matrices for each sample."""
-    rows = [singles[f"{start}/{i}"] for i in range(len(context.layers))]
-    first, second = np.triu_indices(len(rows), 1)
-    moves = np.stack([row["move"] for row in rows], axis=1)  # [samples, layers, kept]
-    piece: Piece = {}
-    for name in (key.removeprefix("bent_") for key in rows[0] if key.startswith("bent_")):
-        bent = np.stack([row[f"bent_{name}"] for row in rows], axis=1)
-        cross = np.stack([move @ bend.T for move, bend in zip(moves, bent, strict=True)]).astype(np.float64)
-        both = (cross + cross.transpose(0, 2, 1)) / 2
-        alone, base = np.stack([row[name] for row in rows]), singles[f"{start}/float"][name]
-        pairs = alone[first] + alone[second] - base + both[:, first, second].T
-        piece[f"pair_{name}"] = np.maximum(pairs, 0.0) if name == "kl" else pairs
-    return piece
-
-
-def _additive(context: Context, start: int, singles: Done) -> Piece:
-    if "move" in singles[f"{start}/0"]:
-        return _expanded(context, start, singles)
-    inputs, labels = context.evaluator.batch(start)
-    outputs = context.program.run(inputs)
-    base = float_leaves(outputs)
-    changes = []
-    for i in range(len(context.layers)):
-        piece = singles[f"{start}/{i}"]
-        alone = (torch.tensor(piece[f"output_{k}"], device=leaf.device) for k, leaf in enumerate(base))
-        changes.append([after - before for after, before in zip(alone, base, strict=True)])
-    pairs = []
+def _sums(context: Context, batch: FloatBatch, changes: list[list[Tensor]]) -> Piece:
+    """The losses of the outputs with the changes of two layers added, for every pair."""
+    base, pairs = float_leaves(batch.outputs), []
     for i, first in enumerate(changes):
         for second in changes[i + 1 :]:
             both = with_leaves(
-                outputs, (leaf + a + b for leaf, a, b in zip(base, first, second, strict=True))
+                batch.outputs, (leaf + a + b for leaf, a, b in zip(base, first, second, strict=True))
             )
-            pairs.append(_losses(context, outputs, both, labels))
-    return _stacked(pairs)
+            pairs.append(_losses(context, batch.outputs, both, batch.labels))
+    return _stacked("pair", pairs)
+
+
+def _alone(context: Context, batch: FloatBatch, row: int, format: Format) -> Any:
+    """The outputs with only the layer `row` in `format`."""
+    layer = context.layers[row]
+    rounding = context.rounding(format, layer)
+    alone, _ = context.program.run_from(layer, batch.states[layer], rounding)
+    context.check(batch.inputs, alone, rounding)
+    return alone
+
+
+def _float(context: Context, batch: FloatBatch) -> Piece:
+    signal = power(float_leaves(batch.outputs), len(batch.labels)).numpy()
+    return {**_losses(context, batch.outputs, batch.outputs, batch.labels), "signal": signal}
 
 
 def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Piece:
     """`task` where the task has a loss, `kl` where it can say how far outputs moved."""
-    functions = _loss_functions(context, float_outputs, labels)
+    functions = loss_functions(context, float_outputs, labels)
     losses = {name: function(outputs) for name, function in functions.items()}
     found = {name: loss.double().cpu().numpy() for name, loss in losses.items() if loss is not None}
     if not found:
@@ -215,21 +181,12 @@ def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) 
     return found
 
 
-def _loss_functions(
-    context: Context, float_outputs: Any, labels: Tensor
-) -> dict[str, Callable[[Any], Tensor | None]]:
-    return {
-        "task": lambda outputs: context.task_loss(outputs, labels),
-        "kl": lambda outputs: context.kl(float_outputs, outputs),
-    }
-
-
 def _single(context: Context, batch: FloatBatch, alone: Any) -> Piece:
     pairs = zip(float_leaves(alone), float_leaves(batch.outputs), strict=True)
     noise = power((after - before for after, before in pairs), len(batch.labels)).numpy()
     return {**_losses(context, batch.outputs, alone, batch.labels), "noise": noise}
 
 
-def _stacked(pairs: list[Piece]) -> Piece:
-    names = pairs[0] if pairs else ()
-    return {f"pair_{name}": np.stack([pair[name] for pair in pairs]) for name in names}
+def _stacked(what: str, pieces: list[Piece]) -> Piece:
+    names = pieces[0] if pieces else ()
+    return {f"{what}_{name}": np.stack([piece[name] for piece in pieces]) for name in names}

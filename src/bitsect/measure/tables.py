@@ -16,15 +16,7 @@ from ..values.pieces import Done
 from .context import Context
 from .damage import output_damage
 from .noise import fisher_terms, weight_errors
-from .pairs import (
-    exact_pairs,
-    linear_pairs,
-    read_exact_pairs,
-    read_float,
-    read_linear_pairs,
-    read_rows,
-    single_losses,
-)
+from .pairs import ByBatches, ByRows, exact_pairs, linear_pairs, single_losses
 from .traces import hessian_traces
 from .work import Progress, Work, fill
 
@@ -32,6 +24,7 @@ Array = np.ndarray[Any, Any]
 Stage = Callable[[str, int | None], AbstractContextManager[Progress]]
 LOSS_TABLES = {"pair", "single", "base"}
 NOISE_TABLES = {"signal", "noise"}
+EXACT = ("exact", "pairs", exact_pairs)
 
 
 @dataclass(frozen=True)
@@ -58,10 +51,10 @@ class Measuring:
                     progress=advance,
                 )
         if wanted & (LOSS_TABLES | NOISE_TABLES):
-            done, pairs = self._losses(format, scoring.pairs if "pair" in wanted else None)
+            found = self._losses(format, scoring.pairs if "pair" in wanted else None)
             if wanted & LOSS_TABLES:
-                losses = self._loss_tables(done, pairs, scoring.loss)
-            signal, noise = read_float(context, done, "signal"), read_rows(context, done, "noise")
+                losses = self._loss_tables(found, scoring.loss, pairs="pair" in wanted)
+            signal, noise = found.float("signal"), found.rows("noise")
         if "fisher" in wanted:
             pieces = self._fill(f"fisher-{format}", "fisher", fisher_terms(context, format))
             fisher = np.stack([piece["fisher"] for piece in pieces], axis=1)
@@ -94,31 +87,25 @@ class Measuring:
         with self.stage(stage, len(work.pieces)) as advance:
             return fill(self.journal(journal), work, advance)
 
-    def _losses(self, format: Format, pairs: str | None) -> tuple[Done, Callable[[str], Array] | None]:
-        """Where single losses are kept, and a function that reads the pair losses, if they are asked for."""
+    def _losses(self, format: Format, pairs: str | None) -> ByRows | ByBatches:
+        """Single losses, and pair losses where they are asked for."""
         context = self.context
-        if pairs == "exact":
-            self._fill(f"exact-{format}", "pairs", exact_pairs(context, format))
-            exact = self.journal(f"exact-{format}")
-            return exact, lambda loss: read_exact_pairs(context, exact, loss)
-        # Outputs take far more room than losses: they are kept only where pairs are made of them.
-        name = f"single-{format}" if pairs is None else f"outputs-{format}"
-        self._fill(name, "singles", single_losses(context, format, outputs=pairs is not None))
-        single = self.journal(name)
-        if pairs is None:
-            return single, None
-        self._fill(f"linear-{format}", "linear pairs", linear_pairs(context, single))
-        linear = self.journal(f"linear-{format}")
-        return single, lambda loss: read_linear_pairs(context, linear, loss)
+        if pairs == "linear":
+            self._fill(f"linear-{format}", "linear pairs", linear_pairs(context, format))
+            return ByBatches(context, self.journal(f"linear-{format}"))
+        name, stage, measure = ("single", "singles", single_losses) if pairs is None else EXACT
+        self._fill(f"{name}-{format}", stage, measure(context, format))
+        return ByRows(context, self.journal(f"{name}-{format}"))
 
-    def _loss_tables(self, done: Done, pairs: Callable[[str], Array] | None, loss: str) -> Losses:
-        if loss not in done["0/float"]:
+    def _loss_tables(self, found: ByRows | ByBatches, loss: str, *, pairs: bool) -> Losses:
+        try:
+            base = found.float(loss)
+        except KeyError:
             other = "kl" if loss == "task" else "task"
             name = self.context.evaluator.task.name
-            raise BitsectError(f"task '{name}' has no {loss} loss: pass [loss={other}]")
-        base = read_float(self.context, done, loss)
-        single = read_rows(self.context, done, loss)
-        return Losses(base if loss == "task" else np.zeros_like(base), single, pairs and pairs(loss))
+            raise BitsectError(f"task '{name}' has no {loss} loss: pass [loss={other}]") from None
+        zero = base if loss == "task" else np.zeros_like(base)
+        return Losses(zero, found.rows(loss), found.pairs(loss) if pairs else None)
 
 
 def _elements(layer: Layer) -> int:

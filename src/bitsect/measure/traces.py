@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from ..values.probing import Probing
 from .context import Context, own_leaves
 from .curvature import NoRootError, curvature_vectors, signs
 from .piecewise import piecewise_linear_layers
-from .work import Progress, Work, fill, silent
+from .work import Progress, Work, fill, shared, silent
 
 Array = NDArray[np.float64]
 Estimate = Callable[[Context, torch.Tensor, torch.Generator], dict[str, float]]
@@ -99,6 +100,7 @@ def estimate_traces(
     return np.stack(found, axis=2)
 
 
+@shared
 def probe_work(context: Context, estimate: Estimate, probe: int, seed: int) -> Work:
     """One probe through all samples: a piece for each mini-batch."""
 
@@ -165,27 +167,29 @@ def gauss_newton(context: Context, part: torch.Tensor, generator: torch.Generato
 
 def hutchinson(group: int | None = 1) -> Estimate:
     """A Hessian product for every `group` layers, or for all at once."""
+    return partial(_products, group)
 
-    def estimate(context: Context, part: torch.Tensor, generator: torch.Generator) -> dict[str, float]:
-        evaluator = context.evaluator
-        inputs, labels = evaluator.part(part)
-        derivative = context.program.differentiate(
-            inputs, lambda outputs: evaluator.task.loss(outputs, labels).mean(), context.layers
-        )
-        traces: dict[str, float] = {}
-        for layers in _groups(context.layers, group):
-            vectors = {
-                layer: tuple(signs(variable, generator) for variable in derivative.variables[layer])
-                for layer in layers
-            }
-            for layer, products in derivative.product(vectors).items():
-                traces[layer] = sum(
-                    float(torch.sum(vector.double() * product.double()))
-                    for vector, product in zip(vectors[layer], products, strict=True)
-                )
-        return traces
 
-    return estimate
+def _products(
+    group: int | None, context: Context, part: torch.Tensor, generator: torch.Generator
+) -> dict[str, float]:
+    evaluator = context.evaluator
+    inputs, labels = evaluator.part(part)
+    derivative = context.program.differentiate(
+        inputs, lambda outputs: evaluator.task.loss(outputs, labels).mean(), context.layers
+    )
+    traces: dict[str, float] = {}
+    for layers in _groups(context.layers, group):
+        vectors = {
+            layer: tuple(signs(variable, generator) for variable in derivative.variables[layer])
+            for layer in layers
+        }
+        for layer, products in derivative.product(vectors).items():
+            traces[layer] = sum(
+                float(torch.sum(vector.double() * product.double()))
+                for vector, product in zip(vectors[layer], products, strict=True)
+            )
+    return traces
 
 
 def mini_batches(context: Context) -> Iterator[torch.Tensor]:

@@ -197,6 +197,11 @@ class Program:
     def steps(self) -> int:
         return len(self._steps)
 
+    @property
+    def step_nodes(self) -> tuple[Node, ...]:
+        """The nodes of every run, each after those it reads."""
+        return tuple(self._steps)
+
     def nodes_of(self, tensor: str) -> Sequence[Node]:
         """The nodes that make the values of `tensor`: one, or one for each step of a recurrence."""
         return self._tensor_nodes[tensor]
@@ -247,12 +252,19 @@ class Program:
 
         def count(node: Node, value: Any) -> None:
             leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
-            made.append(sum(leaf.numel() * leaf.element_size() for leaf in leaves))
+            if node.op != "placeholder":
+                made.append(sum(leaf.numel() * leaf.element_size() for leaf in leaves))
 
+        return sum(made) // self.watch(count)
+
+    def watch(self, made: Callable[[Node, Any], None]) -> int:
+        """Run the example in float, show `made` every value with its node, inputs first; returns its rows."""
         values, rows = self._binding.bind(self.example, self.device)
         with torch.no_grad():
-            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, made=count)
-        return sum(made) // max(1, rows)
+            for node, value in values.items():
+                made(node, value)
+            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, made=made)
+        return max(1, rows)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -310,6 +310,8 @@ class _Reader:
 
     def _sums(self) -> tuple[Sum, ...]:
         found = []
+        # Counted within their module: a graph that is written and read again has other names of its own.
+        counts: Counter[str] = Counter()
         for node in self.nodes:
             if node in self.fixed or node.op != "call_function" or operator_name(node.target) != "add":
                 continue
@@ -321,8 +323,10 @@ class _Reader:
                 if isinstance(arg, Node) and is_float(arg) and arg not in self.fixed
             ]
             if len(addends) == 2 and addends[0].meta["val"].shape == addends[1].meta["val"].shape:
-                path = join(module_path(node), f"{node.name}.sum")
-                tensor = self._tensor(_rectified(node), path)
+                path = join(module_path(node), "sum")
+                counts[path] += 1
+                name = path if counts[path] == 1 else f"{path}{counts[path]}"
+                tensor = self._tensor(_rectified(node), name)
                 found.append(Sum(node, tensor, (addends[0], addends[1])))
         return tuple(found)
 

@@ -20,9 +20,10 @@ from ..runs.progress import Progress
 from ..runs.run import Run
 from ..solve.causes import WIDE_RANGE, causes
 from ..solve.costs import cost
-from ..values import FLOAT, INT8, Cost, Format, Goal, LatencyTable, Layer, Plan, matching
+from ..values import FLOAT, INT8, Cost, Format, Goal, LatencyTable, Layer, Plan, Resources, matching
 from ..values.blame import Array, Blame, Facts, Gain, LayerBlame, PairBlame, Remedy
 from ..values.options import changed as with_options_of
+from .keywords import with_options
 from .latency import table_for
 from .methods import destined
 from .plans import parse_format, plan_for, same_task
@@ -33,9 +34,11 @@ REMEDIED = 3  # layers for which remedies are tried
 GROUPS = (128, 64, 32, 16)  # sizes of groups, the largest that divides a layer's inputs is tried
 
 
+@with_options(resources=Resources)
 def blame(
     run: str | Path,
     *,
+    resources: Resources,
     plan: str | Path | Plan | None = None,
     format: str | Format | None = None,
     layer: str | None = None,
@@ -69,7 +72,7 @@ def blame(
     where = {"latency": latency, "destination": destination}
     goal = Goal(**{name: value for name, value in where.items() if value is not None})
     _, settings, goal = destined(run, None, same_task(task), goal)
-    with open_run(run, settings=settings, trust=trust, progress=progress) as opened:
+    with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         chosen = plan_for(opened, plan, wanted)
         rounded = [each for each in opened.layers if chosen[each.name].rounds(each)]
         looked_at = _chosen(rounded, opened.layers, layer)

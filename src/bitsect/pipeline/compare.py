@@ -18,7 +18,7 @@ from ..solve.answer import search_named
 from ..solve.intervals import WORDS, standings
 from ..solve.metrics import METRICS, metric_named
 from ..sources.data import Samples
-from ..values import Goal, Scoring, Settings, Target
+from ..values import Goal, Resources, Scoring, Settings, Target
 from ..values.method import METHODS, Method
 from ..values.options import given, on_top_of
 from ..values.trial import Compared, Setup, Trial
@@ -35,7 +35,7 @@ BISECTION = "bisection"
 Names = str | Sequence[str] | None
 
 
-@with_options(scoring=Scoring, goal=Goal)
+@with_options(scoring=Scoring, goal=Goal, resources=Resources)
 def compare(
     run: str | Path,
     *,
@@ -46,6 +46,7 @@ def compare(
     draws: int = 1,
     scoring: Scoring,
     goal: Goal,
+    resources: Resources,
     test_data: Any = None,
     test_draw: int | None = None,
     task: Any = None,
@@ -75,7 +76,7 @@ def compare(
     request = Request.of(own, metrics, searches, methods, targets, scoring, goal)
     if draws < 1:
         raise OptionError(f"draws {draws} is not at least 1")
-    with open_run(run, settings=settings, trust=trust, progress=progress) as opened:
+    with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         test = _test(opened, test_data, test_draw)
         return compare_in(opened, own, request, draws, test)
 

@@ -11,13 +11,13 @@ from ..errors import OptionError
 from ..exporters.runtimes.onnxruntime import RUNTIMES, OnnxModel, Ran, run_onnx
 from ..names import check_name, choose
 from ..runs.bar import Bar
-from ..runs.opening import is_folder, open_run, own_samples
+from ..runs.opening import OrElse, is_folder, open_run, own_samples
 from ..runs.progress import Progress
 from ..solve.costs import cost
 from ..sources.data import load_samples
 from ..sources.tasks import TASKS
 from ..sources.tasks.task import Task, task_named
-from ..values import Format, Plan, Settings
+from ..values import Format, Plan, Resources, Settings
 from ..values.options import given
 from ..values.settings import ROWS
 from .keywords import with_options
@@ -45,12 +45,13 @@ class Judgement:
         }
 
 
-@with_options(settings=Settings)
+@with_options(settings=Settings, resources=Resources)
 def evaluate(
     model: Any,
     data: Any = None,
     *,
     settings: Settings,
+    resources: Resources,
     method: str | None = None,
     calibration: Any = None,
     plan: str | Path | Plan | None = None,
@@ -89,9 +90,9 @@ def evaluate(
     opening = Settings(**chosen)
     with open_run(
         model,
-        calibration if apart else data,
+        OrElse(calibration, data) if apart else data,
         opening,
-        elsewhere=data if apart else None,
+        resources,
         trust=trust,
         progress=progress,
     ) as run:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import RunError
 from ..exporters.deliver import Delivery, Request, deliver
-from ..runs.opening import open_run
+from ..runs.opening import OrElse, open_run
 from ..runs.progress import Progress
 from ..solve.confidence import ONLY_EXPECTED
 from ..values import Format, Plan, Settings, Target
@@ -55,7 +55,7 @@ def export(
     request = Request(Path(path), destination, force, require_speedup, made_for)
     request.check()
     settings = Settings() if task is None else Settings(task=task)
-    with open_run(run, settings=settings, trust=trust, progress=progress, elsewhere=data) as opened:
+    with open_run(run, OrElse(None, data), settings, trust=trust, progress=progress) as opened:
         chosen, known = plan_for(opened, plan, wanted), opened.folder.read_json("result.json")
         own = plan is None and wanted is None
         if own and not (opened.folder.path / "plan.json").exists():

@@ -18,7 +18,7 @@ from ..solve.allowed import Allowed, allowed_formats
 from ..solve.answer import threshold
 from ..solve.curve import curve_points, read_off
 from ..solve.search.walk import Walk
-from ..values import Damage, Evaluation, Goal, LatencyTable, Plan, Scoring, Target
+from ..values import Damage, Evaluation, Goal, LatencyTable, Plan, Resources, Scoring, Target
 from ..values.curve import SHORT, Curve, CurvePoint, ReadOff
 from ..values.options import given, on_top_of
 from .judge import Judge
@@ -31,12 +31,13 @@ from .problem import state_problem
 NAME = "frontier-"  # of the files of plans that were read off
 
 
-@with_options(goal=Goal)
+@with_options(goal=Goal, resources=Resources)
 def frontier(
     run: str | Path,
     *,
     targets: Any = None,
     goal: Goal,
+    resources: Resources,
     test_data: Any = None,
     task: Any = None,
     trust: bool = False,
@@ -59,7 +60,7 @@ def frontier(
     settings = same_task(task)
     if goal.destination is not None:
         _, settings, goal = destined(run, None, settings, goal)
-    with open_run(run, settings=settings, trust=trust, progress=progress) as opened:
+    with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         return curve_of(opened, goal, parse_targets(targets), test_data)
 
 

@@ -12,7 +12,7 @@ from ..runs.progress import Progress
 from ..solve.allowed import allowed_formats
 from ..solve.answer import search_named, solve, threshold
 from ..solve.metrics import metric_named
-from ..values import Goal, Plan, Scoring, Settings
+from ..values import Goal, Plan, Resources, Scoring, Settings
 from .fastest import Fastest
 from .forecast import expected_passes
 from .judge import Evaluate, Judge
@@ -28,7 +28,7 @@ from .rows import compare, test_rows, test_samples
 from .shown import keep_shown, keep_values
 
 
-@with_options(settings=Settings, scoring=Scoring, goal=Goal)
+@with_options(settings=Settings, scoring=Scoring, goal=Goal, resources=Resources)
 def quantize(
     model: Any,
     data: Any = None,
@@ -37,6 +37,7 @@ def quantize(
     settings: Settings,
     scoring: Scoring,
     goal: Goal,
+    resources: Resources,
     test_data: Any = None,
     validation_data: Any = None,
     evaluate: Evaluate | None = None,
@@ -76,7 +77,9 @@ def quantize(
     progress.say(about_destination(destination))
     check_request(goal, scoring, evaluate, test_data)
     settings = with_hold_out(settings, goal, validation_data, of_run)
-    with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
+    with open_run(
+        model, data, settings, resources, out=out, fresh=fresh, trust=trust, progress=progress
+    ) as run:
         run.folder.note(method=chosen.name, destination=destination.name)
         unseen = test_samples(run, model, test_data, evaluate)
         held_out = promise_samples(run, goal, validation_data)

@@ -8,14 +8,14 @@ from typing import Any
 from ..errors import OptionError
 from ..runs.progress import Progress
 from ..sources.recipes import read_recipe
-from ..values import Goal, Scoring, Settings
+from ..values import Goal, Resources, Scoring, Settings
 from ..values.options import given
 from .keywords import with_options
 from .quantize import quantize
 from .result import Result
 
 
-@with_options(settings=Settings, scoring=Scoring, goal=Goal)
+@with_options(settings=Settings, scoring=Scoring, goal=Goal, resources=Resources)
 def run_recipe(
     recipe: str | Path,
     data: Any = None,
@@ -25,6 +25,7 @@ def run_recipe(
     settings: Settings,
     scoring: Scoring,
     goal: Goal,
+    resources: Resources,
     test_data: Any = None,
     validation_data: Any = None,
     out: str | Path | None = None,
@@ -67,6 +68,7 @@ def run_recipe(
                     settings=settings,
                     scoring=scoring,
                     goal=chosen.complete(Goal(**{**asked, **more})),
+                    resources=resources,
                     test_data=test_data,
                     validation_data=validation_data,
                     out=out,

@@ -8,20 +8,21 @@ from typing import Any
 from ..runs.opening import is_folder, open_run
 from ..runs.progress import Progress
 from ..solve.metrics import metric_named
-from ..values import INT8, Scores, Scoring, Settings
+from ..values import INT8, Resources, Scores, Scoring, Settings
 from ..values.goal import parse_formats
 from .keywords import with_options
 from .methods import method_of
 from .notes import about_output
 
 
-@with_options(settings=Settings, scoring=Scoring)
+@with_options(settings=Settings, scoring=Scoring, resources=Resources)
 def sensitivity(
     model: Any,
     data: Any = None,
     *,
     settings: Settings,
     scoring: Scoring,
+    resources: Resources,
     method: str | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
@@ -41,7 +42,9 @@ def sensitivity(
     settings = settings if is_folder(model) else chosen.complete(settings)
     metric_named(scoring.metric)
     format = INT8 if scoring.score_format in (None, "each") else parse_formats(scoring.score_format)[0]
-    with open_run(model, data, settings, out=out, fresh=fresh, trust=trust, progress=progress) as run:
+    with open_run(
+        model, data, settings, resources, out=out, fresh=fresh, trust=trust, progress=progress
+    ) as run:
         run.folder.note(method=chosen.name)
         for note in about_output(run):
             run.progress.say(note)

@@ -29,9 +29,8 @@ def draw_of(run: Run, settings: Settings, name: str) -> Run:
         {"run": run.folder.run, "samples": samples.fingerprint(), **to_json(settings), "draw": name}
     )
     folder = RunFolder(run.folder.inside(f"{PREFIX}{name}-{settings.seed}"), of)
-    drawn = Run(folder, run.program, samples, run.task, settings, run.progress, held_out=held_out)
-    drawn.preparation = run.preparation
-    return drawn
+    draw = Run(folder, run.program, samples, run.task, settings, run.progress, held_out=held_out)
+    return draw.within(run)
 
 
 def check_draws(run: Run) -> None:

@@ -27,16 +27,17 @@ from ..sources.models import full_spec, load_model, preparation_for
 from ..sources.preparation import Preparation, Reading
 from ..sources.tasks import TASKS
 from ..sources.tasks.task import Task, task_named
-from ..values import Comparison, Settings, placement_named
-from ..values.options import given, on_top_of, to_json
+from ..values import Comparison, Resources, Settings, placement_named
+from ..values.options import changed, given, on_top_of, to_json
 from ..values.settings import ROWS
 from ..values.shown import LayerFacts, Structure
 from .bar import Bar
+from .estimate import fitting_batch
 from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
-from .memory import comfortable_rows
 from .progress import Progress
 from .recorded import Recorded, is_kept, keep_objects, read_samples
 from .run import Run
+from .sites import hired
 
 Model = str | Path | nn.Module | ExportedProgram
 
@@ -45,21 +46,21 @@ def open_run(
     model: Model,
     data: Any = None,
     settings: Settings | None = None,
+    resources: Resources | None = None,
     *,
     out: str | Path | None = None,
     fresh: bool = False,
     trust: bool = False,
-    elsewhere: Any = None,
     progress: Progress | None = None,
 ) -> Run:
     """The run in the folder `out`, made if it is not there; or the run that `model` is the folder of.
 
     A run that exists must be of the same network, samples, task and settings, wherever those lie now; where
-    `model` is its folder, what is not given is the run's own, and `elsewhere` is tried where its samples
-    are gone. `fresh` removes the run that is
-    there once all else is in order. Without `out`, the run leaves nothing on disk.
+    `model` is its folder, what is not given is the run's own. `fresh` removes the run that is there once all
+    else is in order. Without `out`, the run leaves nothing on disk.
     """
-    of_run = is_folder(model)
+    of_run, resources = is_folder(model), resources or Resources()
+    data, elsewhere = (data.data, data.elsewhere) if isinstance(data, OrElse) else (data, None)
     if data is None and not of_run:
         data = own_samples(model)
     asked = _Asked(model, data, settings or Settings())
@@ -70,6 +71,10 @@ def open_run(
         if known is not None:
             asked = asked.completed(known, folder, trust, elsewhere) if of_run else asked.in_threads_of(known)
         asked.settings.check()
+        asked = asked.sharing_cores(resources)
+        workers = hired(resources, asked.settings.threads, folder.path, progress)
+        if workers is not None:
+            undo.callback(workers.close)
         with progress.stage("capture"):
             preparation = preparation_for(asked.model, asked.settings.processor, trust=trust)
             asked = asked.for_task_of(preparation, progress)
@@ -79,7 +84,7 @@ def open_run(
         if not program.any_length:
             samples = samples.at_length(program.length)
         task = task_named(asked.settings.task).on(asked.settings.output, example_outputs(program.exported))
-        resolved = _resolved(asked.settings, program, task)
+        resolved = _resolved(asked.settings, program, task, resources)
         facts = _facts(program, samples, task, resolved) | asked.verified
         asked.check_moved(known, folder, facts, samples.spec)
         if fresh:
@@ -92,10 +97,23 @@ def open_run(
         temporary = out is None and not of_run
         run = Run(folder, program, searched, task, resolved, progress, temporary, held_out)
         run.preparation = preparation
+        run.resources = resources
+        undo.callback(run.close)
+        run.check_memory("evaluate")
+        if workers is not None:
+            run.workers = workers.of(program)
         undo.pop_all()
     if run.temporary:
         weakref.finalize(run, shutil.rmtree, folder.path, ignore_errors=True)
     return run
+
+
+@dataclass(frozen=True)
+class OrElse:
+    """Samples, and others to try where those that a run was made with are gone."""
+
+    data: Any
+    elsewhere: Any
 
 
 @dataclass(frozen=True)
@@ -112,7 +130,14 @@ class _Asked:
         """Threads are chosen once, on whatever machine a run began."""
         if self.settings.threads is not None:
             return self
-        return replace(self, settings=on_top_of(self.settings, Settings(threads=known.settings.threads)))
+        return replace(self, settings=changed(self.settings, threads=known.settings.threads))
+
+    def sharing_cores(self, resources: Resources) -> _Asked:
+        """With the threads of a new run: those of this machine, shared among its workers."""
+        if self.settings.threads is not None:
+            return self
+        threads = 1 if resources.ray else max(1, torch.get_num_threads() // (resources.workers or 1))
+        return replace(self, settings=changed(self.settings, threads=threads))
 
     def completed(self, known: Recorded, folder: RunFolder, trust: bool, elsewhere: Any) -> _Asked:
         """With what the run in `folder` was made of, where nothing else is asked for."""
@@ -180,14 +205,14 @@ def own_samples(model: Any, name: str = "calibration") -> str:
     raise DataError("samples are needed: pass [data=FILE], a folder of images, or zoo:fashion-calibration")
 
 
-def _resolved(settings: Settings, program: Program, task: Task) -> Settings:
+def _resolved(settings: Settings, program: Program, task: Task, resources: Resources) -> Settings:
     """The settings with everything that was left open decided."""
     return on_top_of(
         settings,
         Settings(
             sign=settings.sign or placement_named(settings.placement).sign,
-            threads=settings.threads or torch.get_num_threads(),
-            batch_size=settings.batch_size or comfortable_rows(program),
+            threads=settings.threads,
+            batch_size=fitting_batch(program, settings, resources),
             device=str(program.device),
             output=task.output,
         ),

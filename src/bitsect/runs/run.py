@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from ..errors import DataError
 from ..measure.context import Context
 from ..measure.damage import output_damage
 from ..measure.evaluator import Evaluator
@@ -21,14 +23,17 @@ from ..solve.reliability import halves_agree, score
 from ..sources.data import Samples, load_samples
 from ..sources.preparation import NOTHING, Preparation, Reading
 from ..sources.tasks.task import Task
-from ..values import Damage, Format, Layer, Ranges, Scores, Scoring, Settings, placement_named
+from ..values import Damage, Format, Layer, Ranges, Resources, Scores, Scoring, Settings, placement_named
 from ..values.damage import Change
 from ..values.options import on_top_of, to_json
 from ..values.shown import Interaction
 from .disk import fingerprint_json, reading
+from .estimate import Needs, doubts
 from .folder import RunFolder
 from .memory import give_memory_back, keep_freed_memory
 from .progress import Progress
+from .worker import Desk
+from .workers import AtDesk, Workers
 
 FEWEST = 64  # samples that a stable damage rests on at least
 
@@ -41,6 +46,8 @@ class Run:
     """
 
     preparation: Preparation = NOTHING  # what makes inputs of texts and images
+    resources: Resources = Resources()  # what it may use
+    workers: Workers | None = None  # who share its work
 
     def __init__(
         self,
@@ -59,6 +66,10 @@ class Run:
         self.temporary = temporary  # its folder goes with it
         self._rounder: Rounder | None = None
         self._fitted: set[Format] = set()
+        self._crews: dict[Any, tuple[Evaluator, AtDesk]] = {}
+        self._within: Run | None = None  # the run whose workers it shares
+        self._needs: Needs | None = None
+        self._doubted: set[str] = set()  # stages that were said to need more memory than there is
         assert settings.threads is not None
         assert settings.batch_size is not None
         self.batch_size: int = settings.batch_size
@@ -73,6 +84,9 @@ class Run:
         self.close()
 
     def close(self) -> None:
+        if self.workers is not None and self._within is None:
+            self.workers.close()
+        self.workers = None
         torch.set_num_threads(self._threads_outside)
         self.folder.close()
         give_memory_back()
@@ -96,7 +110,13 @@ class Run:
         settings = on_top_of(self.settings, Settings(placement=placement, sign=sign))
         of = fingerprint_json({"run": self.folder.run, **to_json(settings)})
         folder = RunFolder(self.folder.inside(f"under-{placement}"), of)
-        return self._in(folder, settings)
+        return self._in(folder, settings).within(self)
+
+    def within(self, run: Run) -> Run:
+        """This run, with the workers of the one that it is a part of, and read as that is."""
+        self.workers, self.resources, self._within = run.workers, run.resources, run
+        self.preparation = run.preparation
+        return self
 
     def _in(self, folder: RunFolder, settings: Settings) -> Run:
         run = Run(
@@ -111,6 +131,14 @@ class Run:
         reading = Reading(self.preparation, self.task.name, **self.settings.texts)
         samples = load_samples(data, reading=reading, **pixels, **drawn)
         return samples if self.program.any_length else samples.at_length(self.program.length)
+
+    def check_memory(self, stage: str) -> None:
+        """Refuse a stage that needs more memory than was allowed; say so where nobody set a limit."""
+        self._needs = self._needs or Needs.of(self.program)
+        doubt = doubts(self._needs, stage, self.batch_size, self.resources)
+        if doubt is not None and stage not in self._doubted:
+            self._doubted.add(stage)
+            self.progress.say(doubt)
 
     # Stages; each keeps what it finds.
 
@@ -175,13 +203,49 @@ class Run:
         else:
             whole = samples.fingerprint()
             done = self.folder.journal(f"evaluated-{whole[:16]}", samples=whole)
-        return Evaluator(
+        evaluator = Evaluator(
             self.program,
             None if formats is None else self.calibrate(formats),
             samples or self.samples,
             self.task,
             batch_size=self.batch_size,
             done=done,
+        )
+        if self.workers is not None:
+            evaluator.crew = self._crew(evaluator, formats is None)
+        return evaluator
+
+    def _crew(self, evaluator: Evaluator, in_float: bool) -> AtDesk:
+        """The workers, at a desk for this evaluator: the same one where that has not changed."""
+        assert self.workers is not None
+        rounding = None if in_float else (id(self._rounder), frozenset(self._fitted))
+        key = rounding, id(evaluator.samples)
+        if key not in self._crews:
+            crew = self.workers.at(lambda: self._desk(evaluator, in_float))
+            self._crews[key] = evaluator, crew
+        return self._crews[key][1]
+
+    def _desk(self, evaluator: Evaluator, in_float: bool) -> Desk:
+        """Everything that a worker needs to make `evaluator` again."""
+        assert self.workers is not None
+        labels = None
+        if evaluator.samples.labels is None:
+            with suppress(DataError):  # a task that cannot answer is refused where it is asked
+                labels = evaluator.labels
+        formats = () if in_float else tuple(sorted(self._fitted, key=str))
+        names = {str(format) for format in formats}
+        fitted = self.folder.journal("gptq") if formats else {}
+        return Desk(
+            self.workers.put(self.program),
+            self.workers.put(evaluator.samples),
+            self.task,
+            self.batch_size,
+            labels,
+            self.settings.placement,
+            self.settings.rounding,
+            None if in_float else evaluator.rounder.ranges,
+            self.workers.put({key: fitted[key] for key in fitted if key.partition("/")[0] in names}),
+            formats,
         )
 
     def score(self, scoring: Scoring, format: Format) -> Scores:
@@ -213,6 +277,9 @@ class Run:
 
     def _scores(self, scoring: Scoring, format: Format, samples: int, probes: int) -> Scores:
         metric = metric_named(scoring.metric)
+        for table, stage in {"pair": scoring.pairs, "traces": scoring.estimator, "damage": "damage"}.items():
+            if table in metric.needs:
+                self.check_memory("traces" if stage == "gauss-newton" else stage)
         measuring = Measuring(
             Context(self.evaluator((format,)), samples), self.folder.journal, self.progress.stage
         )
@@ -241,6 +308,7 @@ class Run:
 
     def _damage(self, changes: Sequence[Change], samples: int) -> Damage:
         """The damage on the first `samples`, measured once, with the agreement of its halves."""
+        self.check_memory("damage")
         context = Context(self.evaluator({format for _, format in changes}), samples)
         with self.progress.stage("damage", len(context.starts())) as advance:
             damage, single = output_damage(context, changes, self.folder.journal("damage"), progress=advance)

@@ -15,6 +15,7 @@ from .measured import Losses, Measured, Noise
 from .placement import ONNXRUNTIME, PAPER, PLACEMENTS, Placement, placement_named
 from .plan import Plan
 from .ranges import Range, Ranges
+from .resources import Resources
 from .scores import Scores
 from .scoring import Scoring
 from .settings import Settings
@@ -46,6 +47,7 @@ __all__ = [
     "Plan",
     "Range",
     "Ranges",
+    "Resources",
     "Scores",
     "Scoring",
     "Settings",

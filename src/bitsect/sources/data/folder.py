@@ -34,6 +34,9 @@ class Folder:
     processor: Any = None  # that brings images to the size of a network
     kept: dict[int, NDArray[np.uint8]] = field(default_factory=dict, init=False, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "kept": {}}  # another process decodes what it needs
+
     @property
     def lengths(self) -> None:
         """All are of one shape."""

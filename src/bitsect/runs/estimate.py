@@ -1,0 +1,137 @@
+"""How much memory a stage needs: estimated before it starts, and kept under a limit by the batch of a run.
+
+    evaluate    rows · w · running
+    damage      rows · (states + w · besides) + moves
+    exact       rows · (2 · states + w · besides)        states of the float batch, and those after a layer
+    linear      rows · (states + w · besides + layers · outputs), of which outputs at most 1 GB
+    traces      rows · (everything + besides), 8 rows at most; twice everything for Hutchinson's
+
+each with the rounded weights; a network's values are counted (`network/footprint.py`), and w allows for what
+kernels set aside and for memory that lies between values (`benchmarks/memory.py` shows how near that comes).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import RunError
+from ..measure.expansion import OUTPUT_BYTES
+from ..measure.sketch import SKETCH_BYTES as MOVES_BYTES
+from ..measure.traces import MINI_BATCH
+from ..network.footprint import Footprint, footprint, weight_bytes
+from ..network.program import Program
+from ..values import Resources, Settings
+from .memory import comfortable_rows
+
+WORKSPACE = 3.2  # of what a pass holds: operators copy their operands to layouts of their own
+ROUNDING = 9  # of the weights, while they are being rounded
+TWICE_DERIVED = 2.3  # of all values, in a double backward pass
+WORKER_BYTES = 350e6  # what a worker has loaded before it begins
+SHARE = 0.75  # of what is free, where no limit is given
+USUAL = ("evaluate", "damage", "exact", "traces")  # stages that every run must have memory for
+STAGES = (*USUAL, "linear", "hutchinson")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the stages of a run need in one process, in bytes."""
+
+    values: Footprint
+    weights: int
+    layers: int
+
+    @classmethod
+    def of(cls, program: Program) -> Needs:
+        return cls(footprint(program), weight_bytes(program), len(program.layers))
+
+    def bytes(self, stage: str, rows: int) -> float:
+        """What `stage` takes at its peak beyond what is there when it starts, with batches of `rows`."""
+        values = self.values
+        passing = values.states + WORKSPACE * values.besides
+        few = min(rows, MINI_BATCH)
+        held = {
+            "evaluate": rows * WORKSPACE * values.running,
+            "damage": rows * passing + min(MOVES_BYTES, 4 * self.layers * rows * values.outputs),
+            "exact": rows * (passing + values.states),
+            "linear": rows * passing + min(OUTPUT_BYTES, rows * self.layers * values.outputs),
+            "traces": few * (values.everything + values.besides),
+            "hutchinson": few * (TWICE_DERIVED * values.everything + values.besides),
+        }[stage]
+        return max(held + self.weights, ROUNDING * self.weights)
+
+    def most(self, rows: int, workers: int) -> float:
+        """What any of the usual stages takes, in all workers together."""
+        return max(self.together(stage, rows, workers) for stage in USUAL)
+
+    def together(self, stage: str, rows: int, workers: int) -> float:
+        return workers * self.bytes(stage, rows) + (workers > 1) * workers * WORKER_BYTES
+
+
+def fitting_batch(program: Program, settings: Settings, resources: Resources) -> int:
+    """How many samples run at once in a new run: as many as are comfortable, or as memory allows."""
+    if settings.batch_size is not None:
+        return settings.batch_size
+    rows, limit = comfortable_rows(program), limit_of(resources)
+    needs, workers = Needs.of(program), local_workers(resources)
+    while rows > 1 and needs.most(rows, workers) > limit:
+        rows //= 2
+    if resources.memory is not None and needs.most(rows, workers) > limit:
+        raise RunError(
+            f"one sample at a time needs about {gigabytes(needs.most(rows, workers))}, and "
+            f"[memory={resources.memory}] allows {gigabytes(limit)}: allow more"
+            + (", or ask for fewer [workers=]" if workers > 1 else "")
+        )
+    return rows
+
+
+def doubts(needs: Needs, stage: str, rows: int, resources: Resources) -> str | None:
+    """Why `stage` does not fit, in words; None where it does. Refused where a limit was given."""
+    limit, workers = limit_of(resources), local_workers(resources)
+    wanted = needs.together(stage, rows, workers)
+    if wanted <= limit:
+        return None
+    said = f"{stage} needs about {gigabytes(wanted)} with batches of {rows}"
+    said += f" in {workers} workers" if workers > 1 else ""
+    if resources.memory is not None:
+        fewer = "ask for fewer [workers=], " if workers > 1 else ""
+        raise RunError(
+            f"{said}, and [memory={resources.memory}] allows {gigabytes(limit)}: allow more, {fewer}or make "
+            "a new run with a smaller [batch_size=]"
+        )
+    return f"{said}, and {gigabytes(limit / SHARE)} is free"
+
+
+def local_workers(resources: Resources) -> int:
+    """The processes on this machine that a stage runs in; those of a cluster look after themselves."""
+    return 1 if resources.ray is not None else resources.workers or 1
+
+
+def limit_of(resources: Resources) -> float:
+    """What may be used: what was asked for, or a share of what is free."""
+    return resources.memory_bytes or SHARE * free_bytes()
+
+
+def free_bytes() -> float:
+    """What is free on this machine, or for this group of processes; without an answer, all there could be."""
+    found = [float("inf")]
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(1024.0 * int(line.split()[1]))
+    except OSError:  # another system: half of what there is
+        if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+            found.append(0.5 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        group = Path("/sys/fs/cgroup")
+        most, now = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        if most != "max":
+            found.append(max(0.0, float(most) - float(now)))
+    except (OSError, ValueError):  # no group, or one of another kind
+        pass
+    return min(found)
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:.2g} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
