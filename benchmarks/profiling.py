@@ -71,7 +71,7 @@ class Clock(TorchDispatchMode):
 def profiled(stage: Callable[[], Any]) -> dict[str, float]:
     """The seconds of a stage, and the shares of them by what they were spent on.
 
-    The stage runs twice: as it is, for its seconds, and with its operators timed. The best of two is taken of both.
+    It runs as it is, for its seconds, and with its operators timed; of both the best of two is taken.
     """
     whole, clocks = [], []
     for _ in range(2):
