@@ -179,6 +179,7 @@ class Timer:
         """Time what is missing, and say what should be known of it."""
         feed = feed_of(written.write(self.uniform(FLOAT), folder / "float.onnx"), written.inputs)
         clock = Clock.made(self.apart, self.threads, folder)
+        clock.best_ms = self.timings.reference_ms
         yield from self.time_kernels(written, feed, clock, folder)
         self._time_wholes(written, _save(feed, folder / "feed.npz"), clock, folder)
 
@@ -220,6 +221,7 @@ class Timer:
                     advance(1)
             if number + 1 >= PASSES[0]:
                 left = [group for group in left if any(_spreads(found.get(m.name, [])) for m in group)]
+        self.timings.at_best(clock.best_ms)
         overhead = clock.ms(found.pop(EMPTY))
         for name, passes in found.items():
             least = max(clock.ms(passes) - overhead, 1e-6)
@@ -284,7 +286,6 @@ class Timer:
             ]
 
     def _time_wholes(self, written: Written, feed: Path, clock: Clock, folder: Path) -> None:
-        known = self.timings.wholes.setdefault(self.network, {})
         plans = self.plans()
         with self.progress.stage("time networks", len(plans)) as advance:
             models = []
@@ -292,6 +293,8 @@ class Timer:
                 models.append(Model(name, written.write(plan, folder / f"whole-{number}.onnx"), feed))
                 advance(1)
             found = time_wholes(clock, models)
+        self.timings.at_best(clock.best_ms)
+        known = self.timings.wholes.setdefault(self.network, {})
         for name, times in found.items():
             if isinstance(times, Times):
                 known[plans[name].key] = clock.ms([times])
