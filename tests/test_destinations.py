@@ -371,16 +371,18 @@ def test_a_piece_computes_what_the_whole_does_there(format: Format, written: tup
 
 def test_a_table_is_timed_once_and_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     program = residual()[1]
-    table, _ = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
+    table, notes = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
     assert table is not None
+    assert any("in float16" in note or "float16 is not offered" in note for note in notes)
     assert "timed here: onnxruntime" in table.source
     for layer in LAYERS:
         for place in layer.places:
             ms, spread = table.rows[place_key(place)], table.spread[place_key(place)]
             assert all(ms[format] is not None and spread[format] > 0 for format in (FLOAT, INT8))
     monkeypatch.setattr(timed.Timer, "fill", lambda *args: pytest.fail("it was timed again"))
-    again, _ = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
+    again, noted = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
     assert again == table
+    assert [note for note in noted if "float16" in note] == [note for note in notes if "float16" in note]
     with pytest.raises(BitsectError, match="no such latency table"):
         network_table("nowhere", program, None, (INT8,))
 

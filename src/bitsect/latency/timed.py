@@ -30,6 +30,7 @@ from ..values.boundary import Boundary, step_key
 from ..values.latency_table import place_key
 from .clock import Clock, time_wholes
 from .fit import Pieces, fit_table
+from .halves import HALF, about_half, write_half
 from .machine import Machine, processor
 from .timings import Time, Timings
 from .written import Written, takes
@@ -79,6 +80,8 @@ def timed_table(
             with tempfile.TemporaryDirectory() as folder:
                 notes += timer.fill(Written.of(program, inputs), Path(folder))
             timings.write()
+    known = timings.wholes[timer.network]
+    notes.append(about_half(known.get(HALF), known[timer.uniform(FLOAT).key]))
     return timer.table(), tuple(notes)
 
 
@@ -292,12 +295,15 @@ class Timer:
             for number, (name, plan) in enumerate(plans.items()):
                 models.append(Model(name, written.write(plan, folder / f"whole-{number}.onnx"), feed))
                 advance(1)
+            half = folder / "float16.onnx"
+            if write_half(models[0].path, half) is None:  # the first is float
+                models.append(Model(HALF, half, feed))
             found = time_wholes(clock, models)
         self.timings.at_best(clock.best_ms)
         known = self.timings.wholes.setdefault(self.network, {})
         for name, times in found.items():
             if isinstance(times, Times):
-                known[plans[name].key] = clock.ms([times])
+                known[name if name == HALF else plans[name].key] = clock.ms([times])
             elif name == FLOAT.name:
                 raise BitsectError(f"{self.apart.engine} does not run the float network here: {times.why}")
 
