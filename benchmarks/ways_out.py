@@ -4,9 +4,9 @@
 
 A short search (formats int8 and int4, 99 %) makes a run. Its plan is written as `.safetensors` and `.pt2`,
 all int4 as `.safetensors` once more, and all int8 as `.onnx` for OpenVINO; each file is proven on `--prove`
-test samples, whether it keeps the target or not. Then the OpenVINO files of float, of all int8 and of what NNCF's
-post-training quantisation makes of the float file (at most 300 samples, its defaults) are timed in turns, one
-sample in one thread.
+test samples, whether it keeps the target or not. Then the OpenVINO files of float, of all int8 and of what
+NNCF's post-training quantisation makes of the float file (at most 300 samples, its defaults) are timed in
+turns, one sample in one thread.
 """
 
 from __future__ import annotations
