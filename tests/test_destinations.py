@@ -304,12 +304,19 @@ def test_a_format_whose_kernel_dies_is_not_taken() -> None:
 
 def test_timings_are_kept_whole_or_made_again(tmp_path: Path) -> None:
     timings = Timings(
-        MACHINE, {"conv": {INT8: Time(0.5, 0.01), INT4: Time(None, 0.0, "SIGILL")}}, {"n": {"p": 1.0}}
+        MACHINE, {"conv": {INT8: Time(0.5, 0.01), INT4: Time(None, 0.0, "SIGILL")}}, {"n": {"p": 1.0}}, 0.25
     )
     timings.write()
     assert Timings.of(MACHINE) == timings
     assert [path.name for path in timings.path.parent.iterdir()] == [timings.path.name]
     assert Timings.of(replace(MACHINE, threads=2)).rows == {}
+    busy = Timings(MACHINE, {"other": {INT8: Time(4.0, 0.1)}}, {"n": {"q": 6.0}}, 0.5)
+    busy.write()  # everything took twice as long, the reference too
+    assert Timings.of(MACHINE).rows["other"] == {INT8: Time(2.0, 0.05)}
+    assert (Timings.of(MACHINE).rows["conv"], Timings.of(MACHINE).wholes) == (
+        timings.rows["conv"],
+        {"n": {"p": 1.0, "q": 3.0}},
+    )
     whole = timings.path.read_text()
     damages = [
         whole[:40],
@@ -329,7 +336,7 @@ def test_timings_are_kept_whole_or_made_again(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    Timings(MACHINE, {"conv": {INT8: Time(0.5, 0.01)}}).write()
+    Timings(MACHINE, {"conv": {INT8: Time(0.5, 0.01)}}, reference_ms=1.0).write()
     assert Timings.of(MACHINE).rows == {}
 
 
@@ -364,16 +371,18 @@ def test_a_piece_computes_what_the_whole_does_there(format: Format, written: tup
 
 def test_a_table_is_timed_once_and_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     program = residual()[1]
-    table, _ = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
+    table, notes = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
     assert table is not None
+    assert any("in float16" in note or "float16 is not offered" in note for note in notes)
     assert "timed here: onnxruntime" in table.source
     for layer in LAYERS:
         for place in layer.places:
             ms, spread = table.rows[place_key(place)], table.spread[place_key(place)]
             assert all(ms[format] is not None and spread[format] > 0 for format in (FLOAT, INT8))
     monkeypatch.setattr(timed.Timer, "fill", lambda *args: pytest.fail("it was timed again"))
-    again, _ = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
+    again, noted = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
     assert again == table
+    assert [note for note in noted if "float16" in note] == [note for note in notes if "float16" in note]
     with pytest.raises(BitsectError, match="no such latency table"):
         network_table("nowhere", program, None, (INT8,))
 
@@ -472,7 +481,7 @@ def test_what_was_timed_is_read_with_care(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
         path.write_text(whole)
     plain = {"target": 0.3, "formats": "int8", "confidence": None}
-    bitsect.quantize(residual()[0], images(48), out=tmp_path / "run", fresh=True, **plain)
+    bitsect.quantize(residual()[0], images(48), out=tmp_path / "run", fresh=True, destination="bits", **plain)
     assert not list((tmp_path / "run").glob("measured-*"))
 
 

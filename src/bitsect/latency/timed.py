@@ -30,6 +30,7 @@ from ..values.boundary import Boundary, step_key
 from ..values.latency_table import place_key
 from .clock import Clock, time_wholes
 from .fit import Pieces, fit_table
+from .halves import HALF, about_half, write_half
 from .machine import Machine, processor
 from .timings import Time, Timings
 from .written import Written, takes
@@ -79,6 +80,8 @@ def timed_table(
             with tempfile.TemporaryDirectory() as folder:
                 notes += timer.fill(Written.of(program, inputs), Path(folder))
             timings.write()
+    known = timings.wholes[timer.network]
+    notes.append(about_half(known.get(HALF), known[timer.uniform(FLOAT).key]))
     return timer.table(), tuple(notes)
 
 
@@ -179,6 +182,7 @@ class Timer:
         """Time what is missing, and say what should be known of it."""
         feed = feed_of(written.write(self.uniform(FLOAT), folder / "float.onnx"), written.inputs)
         clock = Clock.made(self.apart, self.threads, folder)
+        clock.best_ms = self.timings.reference_ms
         yield from self.time_kernels(written, feed, clock, folder)
         self._time_wholes(written, _save(feed, folder / "feed.npz"), clock, folder)
 
@@ -220,6 +224,7 @@ class Timer:
                     advance(1)
             if number + 1 >= PASSES[0]:
                 left = [group for group in left if any(_spreads(found.get(m.name, [])) for m in group)]
+        self.timings.at_best(clock.best_ms)
         overhead = clock.ms(found.pop(EMPTY))
         for name, passes in found.items():
             least = max(clock.ms(passes) - overhead, 1e-6)
@@ -284,17 +289,21 @@ class Timer:
             ]
 
     def _time_wholes(self, written: Written, feed: Path, clock: Clock, folder: Path) -> None:
-        known = self.timings.wholes.setdefault(self.network, {})
         plans = self.plans()
         with self.progress.stage("time networks", len(plans)) as advance:
             models = []
             for number, (name, plan) in enumerate(plans.items()):
                 models.append(Model(name, written.write(plan, folder / f"whole-{number}.onnx"), feed))
                 advance(1)
+            half = folder / "float16.onnx"
+            if write_half(models[0].path, half) is None:  # the first is float
+                models.append(Model(HALF, half, feed))
             found = time_wholes(clock, models)
+        self.timings.at_best(clock.best_ms)
+        known = self.timings.wholes.setdefault(self.network, {})
         for name, times in found.items():
             if isinstance(times, Times):
-                known[plans[name].key] = clock.ms([times])
+                known[name if name == HALF else plans[name].key] = clock.ms([times])
             elif name == FLOAT.name:
                 raise BitsectError(f"{self.apart.engine} does not run the float network here: {times.why}")
 
