@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Threads that wait asleep: spinning ones slow each other down where cores are shared.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: demo test check format wheel clean
+.PHONY: demo test check format docs wheel clean
 
 # The three networks that the package ships, to 99 % of their accuracy with 95 % confidence, by bits; then one of
 # them for ONNX Runtime on this machine, as a file that is proven to be the model that was judged.
@@ -36,11 +36,15 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The documentation site, in site/; a warning is an error.
+docs: .venv/.dev
+	$(BIN)/mkdocs build --strict --quiet
+
 wheel: .venv/.dev
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf .venv dist build
+	rm -rf .venv dist build site
 
 .venv/.venv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bitsect needs Python 3.11 or newer: make PYTHON=python3.11")'

@@ -26,6 +26,6 @@ def contents(folder: Path) -> dict[str, Any]:
                 for key, piece in sorted(journal.items())
             }
             journal.close()
-        elif name != "effort.json" and not name.endswith(".tmp"):
+        elif name not in ("effort.json", "report.html") and not name.endswith(".tmp"):
             found[name] = path.read_bytes()
     return found

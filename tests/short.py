@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from bitsect.exporters import proof
+from bitsect.exporters.onnx.prove import prove as prove_onnx
 from bitsect.exporters.onnx.write import Written, write_onnx
 from bitsect.exporters.proof import Proof
 from bitsect.exporters.subject import Subject
@@ -70,4 +70,4 @@ def prove(
     **more: Any,
 ) -> Proof:
     """The proof of a written model, timed for a moment only."""
-    return proof.prove(written, Subject(program, rounder, plan, task), samples, **more)
+    return prove_onnx(written, Subject(program, rounder, plan, task), samples, **more)

@@ -41,8 +41,10 @@ COMMANDS = (
     "layers",
     "paper",
     "quantize",
+    "report",
     "search",
     "sensitivity",
+    "show",
 )
 
 MINE = """
@@ -928,8 +930,8 @@ def test_blame_is_shown_and_written(drawn: Path, call: Call, tmp_path: Path) -> 
 
 
 def test_data_of_the_paper_is_csv(drawn: Path, call: Call, tmp_path: Path) -> None:
-    shown = call("paper", "figure2", drawn)
-    assert shown.out.splitlines()[0].startswith("metric,place,layer,score")
-    call("paper", "figure2", drawn, "-o", tmp_path / "f.csv")
+    shown = call("paper", "scores", drawn)
+    assert shown.out.splitlines()[0].startswith("network,metric,place,layer,score")
+    call("paper", "scores", drawn, "-o", tmp_path / "f.csv")
     assert (tmp_path / "f.csv").read_text() == shown.out
     assert "did you mean 'figure5'" in call("paper", "figure55", drawn).error

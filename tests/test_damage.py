@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bitsect.errors import BitsectError
-from bitsect.measure import damage as damage_module
+from bitsect.measure import sketch as sketch_module
 from bitsect.measure.context import Context
 from bitsect.measure.damage import output_damage
 from bitsect.network.capture import capture
@@ -123,7 +123,7 @@ def test_outputs_too_wide_for_memory_are_summed_at_random(monkeypatch: pytest.Mo
     context = Context(judge(capture(model, seeded(2, 8)), (seeded(96, 8), torch.arange(96)), batch_size=16))
     changes = tuple((layer, format) for layer in context.layers for format in (INT8, INT4))
     exact, single = output_damage(context, changes, {})
-    monkeypatch.setattr(damage_module, "MEMORY_BYTES", 4 * len(changes) * 16 * 150)
+    monkeypatch.setattr(sketch_module, "SKETCH_BYTES", 4 * len(changes) * 16 * 150)
     rough, single_again = output_damage(context, changes, {})
     assert (rough.gram != exact.gram).any()
     length = np.sqrt(np.outer(exact.gram.diagonal(), exact.gram.diagonal()))

@@ -15,7 +15,7 @@ import torch
 
 import bitsect
 from bitsect import Goal, Settings
-from bitsect.errors import BitsectError, ExportError, OptionError
+from bitsect.errors import BitsectError, ExportError, OptionError, RunError
 from bitsect.exporters.onnx.pieces import WrittenGraph
 from bitsect.exporters.runtimes.apart import ADVICE, Apart, Fault, Model, Times
 from bitsect.exporters.runtimes.onnxruntime import OnnxModel, feed_of
@@ -304,12 +304,19 @@ def test_a_format_whose_kernel_dies_is_not_taken() -> None:
 
 def test_timings_are_kept_whole_or_made_again(tmp_path: Path) -> None:
     timings = Timings(
-        MACHINE, {"conv": {INT8: Time(0.5, 0.01), INT4: Time(None, 0.0, "SIGILL")}}, {"n": {"p": 1.0}}
+        MACHINE, {"conv": {INT8: Time(0.5, 0.01), INT4: Time(None, 0.0, "SIGILL")}}, {"n": {"p": 1.0}}, 0.25
     )
     timings.write()
     assert Timings.of(MACHINE) == timings
     assert [path.name for path in timings.path.parent.iterdir()] == [timings.path.name]
     assert Timings.of(replace(MACHINE, threads=2)).rows == {}
+    busy = Timings(MACHINE, {"other": {INT8: Time(4.0, 0.1)}}, {"n": {"q": 6.0}}, 0.5)
+    busy.write()  # everything took twice as long, the reference too
+    assert Timings.of(MACHINE).rows["other"] == {INT8: Time(2.0, 0.05)}
+    assert (Timings.of(MACHINE).rows["conv"], Timings.of(MACHINE).wholes) == (
+        timings.rows["conv"],
+        {"n": {"p": 1.0, "q": 3.0}},
+    )
     whole = timings.path.read_text()
     damages = [
         whole[:40],
@@ -318,7 +325,7 @@ def test_timings_are_kept_whole_or_made_again(tmp_path: Path) -> None:
         whole.replace("0.5", '"x"'),
         whole.replace("1.0", "null"),
     ]
-    damages += [whole.replace('"version": 2', '"version": 1'), whole.replace("int8", "int99"), "\x00"]
+    damages += [whole.replace('"version": 3', '"version": 1'), whole.replace("int8", "int99"), "\x00"]
     for damaged in damages:
         said: list[str] = []
         timings.path.write_text(damaged)
@@ -329,7 +336,7 @@ def test_timings_are_kept_whole_or_made_again(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    Timings(MACHINE, {"conv": {INT8: Time(0.5, 0.01)}}).write()
+    Timings(MACHINE, {"conv": {INT8: Time(0.5, 0.01)}}, reference_ms=1.0).write()
     assert Timings.of(MACHINE).rows == {}
 
 
@@ -364,16 +371,18 @@ def test_a_piece_computes_what_the_whole_does_there(format: Format, written: tup
 
 def test_a_table_is_timed_once_and_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     program = residual()[1]
-    table, _ = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
+    table, notes = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
     assert table is not None
+    assert any("in float16" in note or "float16 is not offered" in note for note in notes)
     assert "timed here: onnxruntime" in table.source
     for layer in LAYERS:
         for place in layer.places:
             ms, spread = table.rows[place_key(place)], table.spread[place_key(place)]
             assert all(ms[format] is not None and spread[format] > 0 for format in (FLOAT, INT8))
     monkeypatch.setattr(timed.Timer, "fill", lambda *args: pytest.fail("it was timed again"))
-    again, _ = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
+    again, noted = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
     assert again == table
+    assert [note for note in noted if "float16" in note] == [note for note in notes if "float16" in note]
     with pytest.raises(BitsectError, match="no such latency table"):
         network_table("nowhere", program, None, (INT8,))
 
@@ -425,6 +434,110 @@ def test_float_is_the_answer_where_nothing_is_faster(monkeypatch: pytest.MonkeyP
     )
     assert set(result.plan.values()) == {FLOAT}
     assert "nothing that keeps the target is faster than float" in result.reason
+
+
+def test_a_run_that_goes_on_keeps_what_was_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the clock says something else the second time, as it does, the plan is still the same."""
+    from bitsect.pipeline import fastest
+
+    seen: list[int] = []
+
+    def measure(runtime: str, plans: Any, *more: Any) -> Any:
+        seen.append(len(plans))
+        slow = (
+            (lambda plan: FLOAT not in plan.values())
+            if len(seen) > 1
+            else (lambda plan: FLOAT in plan.values())
+        )
+        return fastest.Measured("here 1", 1, {plan: 1.0 + slow(plan) for plan in plans}, {})
+
+    monkeypatch.setattr(fastest, "measure", measure)
+    asked = {"target": 0.3, "destination": "onnxruntime", "formats": "int8", "confidence": None}
+    first = bitsect.quantize(residual()[0], images(48), out=tmp_path / "run", **asked)
+    (tables,) = (tmp_path / "run").glob("latency-onnxruntime-*.json")
+    (measured,) = (tmp_path / "run").glob("measured-onnxruntime-*.json")
+    kept = tables.read_bytes(), measured.read_bytes()
+    for name in ("result.json", "plan.json"):  # killed before its end
+        (tmp_path / "run" / name).unlink()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    monkeypatch.setattr(timed.Timer, "fill", lambda *args: pytest.fail("it was timed again"))
+    again = bitsect.quantize(residual()[0], images(48), out=tmp_path / "run", **asked)
+    assert again.plan == first.plan
+    assert again.table == first.table
+    assert len(seen) == 1
+    assert (tables.read_bytes(), measured.read_bytes()) == kept
+    assert json.dumps(again._facts()) == json.dumps(first._facts())
+
+
+def test_what_was_timed_is_read_with_care(tmp_path: Path) -> None:
+    asked = {"target": 0.3, "destination": "onnxruntime", "formats": "int8", "confidence": None}
+    bitsect.quantize(residual()[0], images(48), out=tmp_path / "run", **asked)
+    for pattern in ("latency-*.json", "measured-*.json"):
+        (path,) = (tmp_path / "run").glob(pattern)
+        whole = path.read_text()
+        path.write_text(whole.replace("1", "2", 1))
+        with pytest.raises(RunError, match="remove it") as caught:
+            bitsect.quantize(tmp_path / "run", target=0.2, confidence=None, formats="int8")
+        assert "\n" not in str(caught.value)
+        path.write_text(whole)
+    plain = {"target": 0.3, "formats": "int8", "confidence": None}
+    bitsect.quantize(residual()[0], images(48), out=tmp_path / "run", fresh=True, destination="bits", **plain)
+    assert not list((tmp_path / "run").glob("measured-*"))
+
+
+def test_other_commands_know_where_it_will_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    bitsect.quantize(
+        residual()[0],
+        images(48),
+        target=0.3,
+        formats="int8",
+        placement="onnxruntime",
+        confidence=None,
+        out=run,
+    )
+    asked = {"destination": "onnxruntime"}
+    curve = bitsect.frontier(run, targets="50%", formats="int8", evaluations=3, **asked)
+    assert curve.device == "onnxruntime"
+    assert all(point.cost.latency_ms for point in curve.points)
+    compared = bitsect.compare(run, metrics="sqnr", targets="50%", formats="int8", **asked)
+    assert compared.device == "onnxruntime"
+    assert compared.trials[0].latency_ratio is not None
+    found = bitsect.blame(run, format="int8", samples=8, **asked)
+    remedies = [remedy for layer in found.layers for remedy in layer.remedies]
+    assert any(remedy.latency_ratio is not None for remedy in remedies)
+
+
+def test_a_run_under_another_placement_is_not_compared_for_a_runtime(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    bitsect.quantize(residual()[0], images(48), target=0.3, formats="int8", confidence=None, out=run)
+    for command in (bitsect.compare, bitsect.frontier, bitsect.blame):
+        with pytest.raises(RunError, match="placement"):
+            command(run, destination="onnxruntime")
+
+
+def test_sentences_are_timed_at_one_length(tmp_path: Path) -> None:
+    """The table and the files, at the length of the middle sentence; another length is another kernel."""
+    pytest.importorskip("transformers")
+    from hf_models import distilbert
+
+    model, data = distilbert(tmp_path / "model")
+    result = bitsect.quantize(
+        f"hf:{model}", str(data), target=0.1, destination="onnxruntime", formats="int8", confidence=None
+    )
+    lengths = result.run.samples.source.lengths
+    assert lengths is not None
+    middle = int(lengths.median())
+    assert int(lengths.max()) > middle
+    assert result.table is not None
+    assert f"sequences of length {middle}" in result.table.source
+    assert result.timing is not None
+    assert result.timing.measured.length == middle
+    assert set(result.table.rows) >= {place_key(p) for layer in result.run.layers for p in layer.places}
+    (cache,) = (tmp_path / "cache" / "bitsect" / "latency").iterdir()
+    kernels = [key for key in json.loads(cache.read_text())["rows"] if key.startswith("gemm")]
+    assert kernels
+    assert all(key.endswith(f"at length {middle}") for key in kernels)
 
 
 def test_openvino_runs_what_was_judged(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Networks of transformers, from a folder to a written model; texts and images as files hold them."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import bitsect
+from bitsect.cli import main
 from bitsect.errors import BitsectError
 from bitsect.measure.evaluator import Evaluator
 from bitsect.rounding.ranges import calibrate
@@ -31,26 +33,33 @@ TASKS = {
 }
 
 
+FORMATS = {"llama": "w8a16", "qwen": "w4a16g128"}  # int8 for all others
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_from_a_folder_to_a_file_that_runs(name: str, tmp_path: Path) -> None:
     model, data = NETWORKS[name](tmp_path / name)
+    format = FORMATS.get(name, "int8")
     result = bitsect.quantize(
         f"hf:{model}",
         str(data),
         target=0.3,
         metric="sqnr",
-        formats="int8",
+        formats=format,
         placement="onnxruntime",
         threads=1,
         batch_size=4,
         out=tmp_path / "run",
     )
     assert result.run.task.name == TASKS.get(name, "classification")
-    assert result.plan.counts["int8"] > 0
+    assert result.plan.counts[format] > 0
     assert 0 < result.float_accuracy <= 1
     delivery = result.export(tmp_path / "model.onnx")
     assert delivery.proof.holds
     assert delivery.proof.runtime_accuracy == pytest.approx(result.accuracy, abs=0.01)
+    if format != "int8":
+        assert delivery.proof.kernels is not None
+        assert delivery.proof.kernels["MatMulNBits"] == result.plan.counts[format] == 8
     evaluated = bitsect.evaluate(str(tmp_path / "run"))  # the folder works alone: it finds the network again
     assert evaluated.plan.evaluation.accuracy == pytest.approx(result.accuracy)
 
@@ -149,7 +158,7 @@ def test_python_takes_a_network_with_rows_a_dataset_or_a_collator(texts: tuple[P
 def test_names_that_are_no_network(
     spec: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(BitsectError, match=why):
         load_hf(spec.format(tmp=tmp_path))
 
@@ -245,6 +254,24 @@ def test_bad_data_is_named_by_file_and_line(
         run.evaluator(None)(Plan.uniform(run.layers))
 
 
+def test_the_command_ends_with_one_line_and_exit_code_1(
+    texts: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = _bad(tmp_path / "bad.tsv", GOOD + "the cat\tgreen\n")
+    asked = ["bitsect", "evaluate", f"hf:{texts[0]}", "--data", str(path)]
+    monkeypatch.setattr(sys, "argv", asked)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "bad.tsv: line 52: label 'green' is no class" in said.err.replace("\n", " ")
+    assert "Traceback" not in said.err
+
+
 def test_one_broken_row_of_ten_thousand_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
     lines = ["the cat sat\t1"] * 10_000
     lines[7_654] = "the cat"
@@ -295,3 +322,22 @@ def test_a_tokenizer_that_is_missing_is_said(tmp_path: Path, texts: tuple[Path, 
     (tmp_path / "tokens" / "config.json").write_text((folder / "config.json").read_text())
     with open_run(f"hf:{alone}", str(data), Settings(processor=f"hf:{tmp_path / 'tokens'}")) as run:
         assert len(run.samples) == 16
+
+
+def test_draws_of_texts_are_read_as_the_run_reads_them(texts: tuple[Path, Path], tmp_path: Path) -> None:
+    """Other seeds and another method's rounding need the tokenizer of the network too."""
+    folder, data = texts
+    options = {"draw": 8, "threads": 1, "batch_size": 4, "method": "paper", "metric": "random"}
+    bitsect.sensitivity(f"hf:{folder}", str(data), out=tmp_path / "run", **options)
+    found = bitsect.compare(
+        tmp_path / "run",
+        methods="paper,bitsect",
+        metrics="random",
+        targets="50%",
+        draws=2,
+        test_data=str(data),
+    )
+    assert {(trial.setup.method, trial.draw) for trial in found.trials} == {
+        (method, draw) for method in ("paper", "bitsect") for draw in (0, 1)
+    }
+    assert all(trial.test_accuracy is not None for trial in found.trials)

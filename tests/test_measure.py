@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bitsect.errors import BitsectError
+from bitsect.measure import expansion as expansion_module
+from bitsect.measure import sketch as sketch_module
 from bitsect.measure.context import Context
 from bitsect.measure.noise import fisher_terms, weight_errors
 from bitsect.measure.pairs import exact_pairs, linear_pairs, single_losses
 from bitsect.measure.traces import hessian_traces
 from bitsect.measure.work import Work, fill
 from bitsect.network.capture import capture
-from bitsect.sources.tasks.task import Outcome, Task
+from bitsect.sources.tasks.task import Outcome, Task, task_named
 from bitsect.values import INT4, INT8, ONNXRUNTIME, PAPER, PLACEMENTS, Format, Placement, Plan
 from bitsect.values.grid import Grid
 from bitsect.values.pieces import Done, Piece
@@ -174,6 +176,37 @@ def test_linear_pairs_are_exact_where_outputs_add_up() -> None:
     exact = np.concatenate([joined(context, done, i, "pair_task") for i in range(2)])
     assert np.allclose(linear_table(context, INT4, "task"), exact, rtol=1e-5)
     assert not np.allclose(exact[0], joined(context, done, 0, "task"), rtol=1e-3)
+
+
+def test_wide_outputs_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close to the estimate that keeps all outputs, and never far from it for small moves."""
+    context = contexts()["residual, paper"]
+    whole = {loss: linear_table(context, INT8, loss) for loss in ("task", "kl")}
+    monkeypatch.setattr(expansion_module, "OUTPUT_BYTES", 0)
+    for loss, expected in whole.items():
+        found = linear_table(context, INT8, loss)
+        assert found.shape == expected.shape
+        scale = np.abs(expected - expected.mean()).max()
+        assert np.abs(found - expected).max() < 0.02 * scale
+
+
+def test_the_expansion_is_exact_for_a_quadratic_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def squared(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        loss = (outputs - labels[:, None]).square().sum(1) - 1  # may be below zero
+        return loss, (loss < 1).float()
+
+    program = capture(refill(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))), torch.zeros(2, 6))
+    context = Context(judge(program, (seeded(7, 6), labels_for(7)), batch_size=3, task=task_named(squared)))
+    expected = linear_table(context, INT4, "task")
+    monkeypatch.setattr(expansion_module, "OUTPUT_BYTES", 0)
+    assert np.allclose(linear_table(context, INT4, "task"), expected, rtol=1e-4, atol=1e-5)
+    # Of few random sums inner products are right in the mean.
+    monkeypatch.setattr(sketch_module, "SKETCH_BYTES", 0)
+    rows = torch.randn(200, 4096, generator=torch.Generator().manual_seed(0))
+    rows[100:] = rows[:100] + 0.1 * rows[100:]
+    small = torch.stack([sketch_module.Sketch(4096, 1, seed)(rows) for seed in range(40)])
+    found, wanted = (small[:, :100] * small[:, 100:]).sum(-1).mean(), (rows[:100] * rows[100:]).sum(-1).mean()
+    assert float(found) == pytest.approx(float(wanted), rel=0.01)
 
 
 def test_pieces_that_are_there_are_not_made_again_and_the_rest_is_the_same() -> None:

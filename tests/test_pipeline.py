@@ -887,7 +887,7 @@ def test_until_stable_says_how_many_samples_it_took() -> None:
     assert bitsect.sensitivity(small(), images(), until_stable=0.0, **ask).samples == 8
     scores = bitsect.sensitivity(small(), images(), until_stable=1.0, **ask)
     assert scores.samples == FEW
-    assert scores == bitsect.sensitivity(small(), images(), **ask)
+    assert scores == bitsect.sensitivity(small(), images(), until_stable=None, **ask)
 
 
 @pytest.mark.parametrize(("metric", "fewest"), [("hessian", (None, 2)), ("single", (8, None))])
@@ -984,5 +984,5 @@ def test_killed_anywhere_the_same_command_ends_with_the_same_bytes(
             main()
     names = {str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file()}
     assert names == {str(file.relative_to(parts)) for file in parts.rglob("*") if file.is_file()}
-    for name in names - {"effort.json"}:
+    for name in names - {"effort.json", "report.html"}:  # which say how long it took
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name

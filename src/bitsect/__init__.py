@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from .pipeline.export import export
     from .pipeline.frontier import frontier
     from .pipeline.layers import layers
-    from .pipeline.paper import paper
+    from .pipeline.load import load
+    from .pipeline.paper import Paper, paper
     from .pipeline.quantize import quantize
     from .pipeline.recipe import run_recipe
+    from .pipeline.report import report
     from .pipeline.result import Result
     from .pipeline.rows import Row, Tested
     from .pipeline.sensitivity import sensitivity
@@ -87,9 +89,11 @@ _HOMES = {
     "pipeline.export": ("export",),
     "pipeline.frontier": ("frontier",),
     "pipeline.layers": ("layers",),
-    "pipeline.paper": ("paper",),
+    "pipeline.load": ("load",),
+    "pipeline.paper": ("Paper", "paper"),
     "pipeline.quantize": ("quantize",),
     "pipeline.recipe": ("run_recipe",),
+    "pipeline.report": ("report",),
     "pipeline.result": ("Result",),
     "pipeline.rows": ("Row", "Tested"),
     "pipeline.sensitivity": ("sensitivity",),
@@ -140,6 +144,7 @@ __all__ = [
     "MissingExtraError",
     "OptionError",
     "Outcome",
+    "Paper",
     "Plan",
     "PlanError",
     "Problem",
@@ -169,10 +174,12 @@ __all__ = [
     "frontier",
     "import_cutlass",
     "layers",
+    "load",
     "load_samples",
     "metric",
     "paper",
     "quantize",
+    "report",
     "run_recipe",
     "sensitivity",
 ]

@@ -18,7 +18,9 @@ from . import (  # each adds its commands to the app
     paper,
     quantize,
     recipe,
+    report,
     sensitivity,
+    show,
 )
 from .app import app
 
@@ -35,7 +37,9 @@ __all__ = [
     "paper",
     "quantize",
     "recipe",
+    "report",
     "sensitivity",
+    "show",
 ]
 
 

@@ -29,8 +29,16 @@ def blame(
         str | None, typer.Option(help="Look at this layer alone, or at those of a pattern as blocks.*.")
     ] = None,
     samples: Annotated[int, typer.Option(help="How many of the run's samples to look at.")] = 256,
+    destination: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            "--destination",
+            help="Where it will run, for what remedies cost, as for quantize; default: the run's.",
+        ),
+    ] = None,
     latency: Annotated[
-        str | None, typer.Option(help="Latency table, for what remedies cost: a100 or FILE.json.")
+        str | None, typer.Option(help="Or a latency table: a100, onnxruntime, openvino or FILE.json.")
     ] = None,
     csv: CsvOption = None,
     task: TaskOption = None,
@@ -54,6 +62,7 @@ def blame(
             layer=layer,
             samples=samples,
             latency=latency,
+            destination=destination,
             resources=resources,
             task=task,
             trust=trust,

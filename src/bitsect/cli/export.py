@@ -18,15 +18,22 @@ if TYPE_CHECKING:
 def export(
     run: RunArgument,
     out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="The file to write; it ends in .onnx.")
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The file to write: .onnx for runtimes; .pt2, which torch.export.load loads; .safetensors, "
+            "codes and scales that bitsect.load reads; without an ending, a folder as of transformers.",
+        ),
     ],
     destination: Annotated[
         str | None,
         typer.Option(
             "--for",
             "--destination",
-            help="onnxruntime, openvino: their integer kernels; portable: plain ONNX, 4-bit tensors packed; "
-            "default: what the run was made for, else onnxruntime.",
+            help="For .onnx: onnxruntime, openvino: their integer kernels; portable: plain ONNX, 4-bit "
+            "tensors packed; default: what the run was made for, else onnxruntime.",
         ),
     ] = None,
     plan: Annotated[str | None, typer.Option(help="Another plan.json than the run's own.")] = None,

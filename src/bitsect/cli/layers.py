@@ -9,6 +9,8 @@ from .app import DeviceOption, EmbeddingsOption, InputShapeOption, JsonOption, M
 if TYPE_CHECKING:
     from ..network.program import Program
 
+ROOMY = 90  # columns of a terminal in which the shape of weights is shown too; --json always has it
+
 
 @app.command()
 def layers(
@@ -72,20 +74,20 @@ def _as_json(model: str, program: Program) -> dict[str, Any]:
 
 def _show(model: str, program: Program) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     from ..network.remarks import remarks
     from ..values import megabytes
     from .output import count, stdout
+    from .tables import table_of
 
-    table = Table(title=escape(model), title_justify="left", show_edge=False)
-    table.add_column("layer")
-    table.add_column("kind")
-    for heading in ("weight", "weights", "multiply-adds", "places"):
-        table.add_column(heading, justify="right")
+    roomy = stdout.width >= ROOMY
+    heads = ["weight", "weights", "multiply-adds", "places"] if roomy else ["weights", "multiply-adds"]
+    table = table_of("layer", "kind", *heads, title=escape(model))
     for layer in program.layers:
         shape = "×".join(map(str, layer.weight_shape)) if layer.weight_shape is not None else "–"
-        numbers = (shape, count(layer.weights), count(layer.macs), str(len(layer.places)))
+        numbers = [count(layer.weights), count(layer.macs)]
+        if roomy:
+            numbers = [shape, *numbers, str(len(layer.places))]
         table.add_row(escape(layer.name), layer.kind, *numbers)
     stdout.print(table)
     total, compared = len(program.layers), program.comparison

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import shlex
@@ -14,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+from ..reports.text import csv_text
 
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
@@ -55,17 +55,6 @@ def write_rows(path: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
     write_text(Path(path), csv_text(rows))
     note(f"Written to {path}")
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`rows` as CSV with a column for every name; what a row lacks is left empty."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-    return text.getvalue()
 
 
 def _finite(value: Any) -> Any:

@@ -177,6 +177,8 @@ def _show(result: Result, json: bool) -> None:
     stdout.print(f"Plans judged by the search: {result.evaluations}. Time: {seconds}.")
     if not result.run.temporary:
         note(f"Plan written to {result.run.folder.path / 'plan.json'}")
+        if (page := result.run.folder.path / "report.html").exists():
+            note(f"Report written to {page}")
     return None
 
 
@@ -193,7 +195,9 @@ def _measured(result: Result) -> str:
             share += f", predicted {times['predicted_ratio']:.2f}"
         parts.append(f"{name} {times['measured_ms']:.3g} ms{share + ')' if share else ''}")
     threads = "one thread" if timing.measured.threads == 1 else f"{timing.measured.threads} threads"
-    return f"Measured in {timing.measured.runtime}, {threads}: {'; '.join(parts)}."
+    length = timing.measured.length
+    on = "" if length is None else f", sequences of length {length}"
+    return f"Measured in {timing.measured.runtime}, {threads}{on}: {'; '.join(parts)}."
 
 
 def _kept(result: Result) -> str:

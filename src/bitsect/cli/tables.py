@@ -18,9 +18,9 @@ def table_of(first: str, *others: str, title: str | None = None) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    table.add_column(first)
+    table.add_column(first, overflow="fold")  # a name that is too long goes on below, and is never cut
     for heading in others:
-        table.add_column(heading, justify="right" if heading else "left")
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     return table
 
 

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExportError, MissingExtraError
+from ..files import read_json
 from ..names import choose
+from ..runs.recorded import Recorded
 from ..runs.run import Run
 from ..sources.data import Samples
 from ..values import Evaluation, Plan, Target
-from ..values.destination import DESTINATIONS, check_written
+from ..values.destination import DESTINATIONS, Destination, check_written
 from . import EXPORTERS
-from .exporter import Exporter
-from .onnx.write import Written, is_weights_of
+from .exporter import Exporter, Written
+from .onnx.write import is_weights_of
 from .proof import Proof
 from .subject import Subject
 
@@ -31,31 +33,47 @@ class Request:
     """Where a model is to be written, and what is asked of it."""
 
     path: Path
-    destination: str = "onnxruntime"
+    destination: str | None = None  # as asked for
     force: bool = False  # overwrite, and keep a model that fails a check
     require_speedup: bool = False
+    made_for: str | None = None  # the destination of the run
 
     def exporter(self) -> Exporter:
         """The exporter of files with this ending."""
         suffix = self.path.suffix
         if suffix not in EXPORTERS:
-            raise ExportError(f"the file name must end in {' or '.join(EXPORTERS)}: {self.path}")
+            endings = ", ".join(filter(None, EXPORTERS))
+            raise ExportError(
+                f"the file name must end in one of {endings}; without an ending it is a folder as of "
+                f"transformers: {self.path}"
+            )
         found: Exporter = choose("form", suffix, EXPORTERS)
         return found
 
+    def where(self) -> Destination | None:
+        """What the file is written for; None where it holds the model as it was judged."""
+        if self.exporter().for_runtimes:
+            return check_written(written_for(self.destination or self.made_for))
+        if self.destination is not None:
+            raise ExportError(
+                f"[destination={self.destination}] is for an .onnx file: {self.path} holds the model as it "
+                "was judged"
+            )
+        return None
+
     def check(self) -> None:
         """Refuse what can be refused before the first minute of work."""
-        if self.path.is_dir():
+        exporter, where = self.exporter(), self.where()
+        if self.path.is_dir() and (self.path.suffix or not _is_ours(self.path)):
             raise ExportError(f"{self.path} is a folder: name a file in it")
-        exporter = self.exporter()
         for package in exporter.packages:
             if find_spec(package) is None:
-                raise MissingExtraError(package, exporter.extra, f"export to {self.path.suffix}")
-        destination = check_written(self.destination)
-        if destination.runtime == "openvino" and find_spec("openvino") is None:
+                raise MissingExtraError(package, exporter.extra or package, f"export to {self.path}")
+        if where is not None and where.runtime == "openvino" and find_spec("openvino") is None:
             raise MissingExtraError("openvino", "openvino", "export for openvino")
-        if self.require_speedup and destination.runtime is None:
-            raise ExportError(f"a {self.destination} file is not timed: leave [require_speedup=True] out")
+        if self.require_speedup and (where is None or where.runtime is None):
+            what = self.path.suffix or "folder" if where is None else where.name
+            raise ExportError(f"a {what} file is not timed: leave [require_speedup=True] out")
         if self.path.exists() and not self.force:
             raise ExportError(f"{self.path} exists: pass [force=True] to overwrite it, or name another file")
 
@@ -130,9 +148,11 @@ def deliver(
     """
     request.check()
     exporter = request.exporter()
-    placement = check_written(request.destination).placement.name
-    samples = test or run.samples
-    exporter.check(run.program, plan)
+    where = request.where()
+    placement = run.settings.placement if where is None else where.placement.name
+    samples, recorded = test or run.samples, Recorded.read(run.folder)
+    source = "" if recorded is None else recorded.model
+    exporter.check(run.program, plan, source)
     run.program.run(samples.inputs(slice(0, 1)))  # so that samples of another shape are refused first
     with ExitStack() as stack:
         folder = stack.enter_context(_folder_beside(request.path))
@@ -141,12 +161,20 @@ def deliver(
             there = stack.enter_context(run.under(placement))
         judged = {each.settings.placement: _judge(each, plan) for each in (run, there)}
         baseline = _judge(run, Plan.uniform(run.layers), "judge float")
-        subject = Subject(run.program, there.calibrate(set(plan.values())), plan, run.task)
+        subject = Subject(run.program, there.calibrate(set(plan.values())), plan, run.task, source)
         with run.progress.stage("export"):
             draft = folder / request.path.name
-            written = exporter.write(subject, draft, request.destination, _metadata(run, target))
+            name = None if where is None else where.name
+            written = exporter.write(subject, draft, name, _metadata(run, target))
         with run.progress.stage("prove", len(samples)) as advance:
-            proof = exporter.prove(written, subject, samples, batch_size=run.batch_size, progress=advance)
+            proof = exporter.prove(
+                written,
+                subject,
+                samples,
+                batch_size=run.batch_size,
+                progress=advance,
+                timed_on=run.samples.typical(),
+            )
         failures = (
             *proof.failures,
             *_missed(target, baseline, judged),
@@ -190,6 +218,17 @@ def _metadata(run: Run, target: Target | None) -> dict[str, str]:
 # Files
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether the folder may be replaced: it is empty, or one that was exported."""
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    marked = folder / "config.json"
+    if not marked.is_file():
+        return not any(folder.iterdir())
+    config = read_json(marked, what="configuration")
+    return isinstance(config, dict) and "bitsect" in str(config.get("quantization_config"))
+
+
 @contextmanager
 def _folder_beside(path: Path) -> Iterator[Path]:
     """A folder on the same disk, gone at the end with all that is still in it."""
@@ -223,6 +262,11 @@ def _is_running(process: str) -> bool:
 
 def _put_in_place(folder: Path, place: Path) -> None:
     """The model last: it is whole once it is there; then the weights of the one that it replaced go."""
+    if (folder / place.name).is_dir():
+        if place.exists():
+            place.replace(folder / f"{place.name}.before")
+        (folder / place.name).replace(place)
+        return
     weights = [item for item in folder.iterdir() if is_weights_of(place, item)]
     old = [item for item in place.parent.iterdir() if is_weights_of(place, item)] if place.exists() else []
     for item in weights:

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, ExportError
+from ..errors import DataError
 from ..measure.evaluator import naming
-from ..network.parts import Multiply, Rounding
+from ..network.parts import Rounding
 from ..network.program import Program
 from ..sources.data import Batch, Samples
 from ..sources.tasks.tally import Tally
 from ..sources.tasks.task import Outcome, Task
-from ..values import FLOAT, Format, Plan, megabytes
-from .onnx.write import Written, is_weights_of, write_onnx
-from .runtimes.apart import Apart, Fault, Model, Times
-from .runtimes.onnxruntime import OnnxModel, ReferenceModel, feed_of, kernels, latencies_ms
-from .runtimes.openvino import OpenVinoModel
+from ..values import megabytes
 from .subject import Subject
 from .ties import CodesOf, Key, Observer, Ties
 
@@ -46,9 +38,6 @@ INTEGER_KERNELS = ("QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGem
 WEIGHT_ONLY_KERNELS = ("MatMulNBits", *INTEGER_KERNELS)
 FLOAT_KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Einsum")
 COUNTED_KERNELS = (*WEIGHT_ONLY_KERNELS, "QLinearAdd", *FLOAT_KERNELS, "Add")
-LARGEST_KEPT_BYTES = 100_000_000
-_FLOAT_MODELS: WeakKeyDictionary[Program, dict[str, bytes]] = WeakKeyDictionary()
-REFERENCE_SAMPLES = 16  # the reference evaluator takes a second and more for each
 
 
 @dataclass(frozen=True)
@@ -70,6 +59,8 @@ class Proof:
     outputs_off: float = 0.0  # the largest difference of outputs, ties apart, to the largest output
     latency_ms: float | None = None
     float_latency_ms: float | None = None
+    timed_length: int | None = None  # of the sequence that was timed, where any length will do
+    exact: bool = False  # whether every output must be the judged one to the last bit
     kernels: dict[str, int] | None = None  # operators of the graph that ran
     float_kernels: tuple[str, ...] = ()  # quantised layers that run on a float kernel
     quantised_kernels: tuple[str, ...] = ()  # float layers that do not
@@ -105,6 +96,11 @@ class Proof:
             found.append(
                 f"accuracy was judged to be {self.observed_accuracy:.2%}, "
                 f"it is {self.runtime_accuracy:.2%} in {self.runtime}"
+            )
+        if self.exact and self.identical < self.samples:
+            found.append(
+                f"the outputs of {self.samples - self.identical} of {self.samples} samples are not those of "
+                "the judged model to the last bit"
             )
         if not self.ties.explain:
             found.append(
@@ -144,7 +140,8 @@ class Proof:
             pace = "SLOWER than float" if self.slower else "faster than float"
             pace = "as fast as float" if self.latency_ratio == 1 else pace
             times = f"{self.latency_ms:.3g} ms against {self.float_latency_ms:.3g} ms"
-            lines.append(f"{pace}: {times} for one sample in one thread ({self.latency_ratio:.2f}×)")
+            sample = "sample" if self.timed_length is None else f"sequence of {self.timed_length}"
+            lines.append(f"{pace}: {times} for one {sample} in one thread ({self.latency_ratio:.2f}×)")
         share = self.size_bytes / self.float_size_bytes
         sizes = f"{megabytes(self.size_bytes)} against {megabytes(self.float_size_bytes)}"
         lines.append(f"size: {sizes} ({share:.2f}×)")
@@ -167,110 +164,19 @@ class Proof:
         return "\n".join([*lines, *(f"NOT PROVEN: {failure}" for failure in self.failures)])
 
 
-def prove(
-    written: Written,
-    subject: Subject,
-    samples: Samples,
-    *,
-    batch_size: int = 64,
-    progress: Callable[[int], None] = lambda count: None,
-) -> Proof:
-    """Run the written model on `samples` and compare it with the program under the same rounding.
+class Runs(Protocol):
+    """A written model, loaded: it takes and returns what the network does."""
 
-    Where predictions differ, ties are told from faults by the tensors that hold the codes of rounded
-    values, in ONNX Runtime; OpenVINO's own arithmetic is let differ a little more. A model for a runtime
-    is timed against the float one exported the same way, in turns, one sample in one thread. A portable
-    one runs on a few samples in the reference evaluator and is not timed.
-    """
-    program, plan, path = subject.program, subject.plan, written.path
-    for_runtime = written.destination == "onnxruntime"
-    elsewhere = written.destination == "openvino"
-    model = _model_of(written, samples)
-    codes = written.codes if for_runtime else None
-    comparison = _Comparison(program, subject.rounder(plan), model, subject.task, codes)
-    for batch in samples.batches(batch_size if for_runtime or elsewhere else 4):
-        with naming(samples, batch.indices):
-            comparison.add(batch)
-        progress(len(batch.indices))
-        if isinstance(model, ReferenceModel) and comparison.count >= REFERENCE_SAMPLES:
-            break
-    with tempfile.TemporaryDirectory() as folder:
-        float_path = Path(folder) / "float.onnx"
-        float_size = _write_float(subject, float_path, written.destination)
-        timed: list[float | None] = [None, None]
-        if for_runtime:
-            timed = [*latencies_ms([path, float_path], samples.inputs(slice(0, 1)))]
-        elif isinstance(model, OpenVinoModel):
-            model.close()
-            timed = [*_elsewhere_ms("openvino", [path, float_path], samples)]
-    if set(plan.values()) == {FLOAT}:  # the same file twice
-        timed = [timed[1]] * 2
-    ran = kernels(path) if for_runtime else []
-    return Proof(
-        runtime=model.runtime,
-        samples_given=len(samples),
-        **comparison.found(samples),
-        size_bytes=_size(path),
-        float_size_bytes=float_size,
-        latency_ms=timed[0],
-        float_latency_ms=timed[1],
-        kernels=dict(Counter(operator for _, operator in ran).most_common()) or None,
-        float_kernels=_on_kernels(program, plan, ran, quantised=True) if for_runtime else (),
-        quantised_kernels=_on_kernels(program, plan, ran, quantised=False),
-    )
-
-
-def _write_float(subject: Subject, path: Path, destination: str) -> int:
-    """Write the float model; a small one is made once for each program, whatever plans are proven of it."""
-    known = _FLOAT_MODELS.setdefault(subject.program, {})
-    if destination in known:
-        path.write_bytes(known[destination])
-        return len(known[destination])
-    size = write_onnx(subject.in_float, path, destination).size_bytes
-    if size == path.stat().st_size <= LARGEST_KEPT_BYTES:
-        known[destination] = path.read_bytes()
-    return size
-
-
-def _model_of(written: Written, samples: Samples) -> OnnxModel:
-    """The written model where it will run, or else by the letter."""
-    if written.destination == "openvino":
-        return OpenVinoModel(written.path)
-    if written.destination == "onnxruntime":
-        return OnnxModel(written.path, exact=True)
-    return _by_the_letter(written.path, samples)
-
-
-def _elsewhere_ms(engine: str, paths: list[Path], samples: Samples) -> list[float]:
-    """The least time of one run of each file in one thread of a runtime apart, in turns."""
-    with tempfile.TemporaryDirectory() as folder, Apart(engine) as apart:
-        feed = Path(folder) / "feed.npz"
-        np.savez(feed, **feed_of(paths[0], samples.inputs(slice(0, 1))))  # type: ignore[arg-type]
-        models = [Model(str(number), path.resolve(), feed) for number, path in enumerate(paths)]
-        found = apart.time(models, visits=12, visit_seconds=0.02)
-    faults = [times.why for times in found.values() if isinstance(times, Fault)]
-    if faults:
-        raise ExportError(f"{paths[0]} does not run in {engine} here: {faults[0]}")
-    return [min(times.least) for _, times in sorted(found.items()) if isinstance(times, Times)]
-
-
-def _by_the_letter(path: str | Path, samples: Samples) -> OnnxModel:
-    """The reference evaluator; where it fails at an operator, ONNX Runtime without its optimiser."""
-    model = ReferenceModel(path)
-    try:
-        model.run(samples.inputs(slice(0, 1)))
-    except DataError:
-        return OnnxModel(path, optimise=False)
-    return model
+    def run(self, inputs: Any) -> Any: ...
 
 
 @dataclass
-class _Comparison:
+class Comparison:
     """A program under a rounding and the model written of it, batch by batch."""
 
     program: Program
     rounding: Rounding
-    model: OnnxModel
+    model: Runs
     task: Task
     codes: Mapping[Key, CodesOf] | None
     differing: list[int] = field(default_factory=list)
@@ -284,7 +190,10 @@ class _Comparison:
 
     @cached_property
     def observer(self) -> Observer | None:
-        return Observer(self.model.path, self.codes, self.program, self.rounding) if self.codes else None
+        if not self.codes:
+            return None
+        path: Path = self.model.path  # type: ignore[attr-defined]  # only those of ONNX Runtime have codes
+        return Observer(path, self.codes, self.program, self.rounding)
 
     @property
     def count(self) -> int:
@@ -362,37 +271,31 @@ def _tensors(outputs: Any) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def _on_kernels(
-    program: Program, plan: Plan, ran: Sequence[tuple[str, str]], *, quantised: bool
-) -> tuple[str, ...]:
-    """Quantised layers that run on a float kernel; or else, float layers that run on an integer one."""
-    found = []
-    for multiply in program.multiplies:
-        format = plan[multiply.layer]
-        if format.is_float is quantised or not _multiplies(multiply, format):
-            continue
-        operators = [operator for name, operator in ran if _is_of(name, multiply.place.name)]
-        expected = (
-            INTEGER_KERNELS if format.activation_bits is not None or not quantised else WEIGHT_ONLY_KERNELS
-        )
-        integer = any(operator in expected for operator in operators)
-        if integer is not quantised:
-            found.append(multiply.place.name)
-    return tuple(found)
+def prove_exactly(
+    model: Runs,
+    runtime: str,
+    subject: Subject,
+    samples: Samples,
+    sizes: tuple[int, int],
+    *,
+    batch_size: int,
+    progress: Callable[[int], None],
+) -> Proof:
+    """The proof that `model`, loaded from a file, gives the outputs of the judged one to the last bit.
 
-
-def _multiplies(multiply: Multiply, format: Format) -> bool:
-    """Not so a look-up, nor two activations in a weight-only format, which leaves them in float."""
-    if multiply.place.signature.kind == "embedding":
-        return False
-    return format.is_float or multiply.weight is not None or format.activation_bits is not None
-
-
-def _is_of(node: str, place: str) -> bool:
-    """Whether a node of the optimised graph does the work of `place`; fusions append to its name."""
-    return node == place or node.startswith((f"{place}_token_", f"{place}/"))
-
-
-def _size(path: Path) -> int:
-    files = [path, *(item for item in path.parent.iterdir() if is_weights_of(path, item))]
-    return sum(item.stat().st_size for item in files)
+    `sizes` are those of the file and of the float network written likewise, in bytes.
+    """
+    comparison = Comparison(subject.program, subject.rounder(subject.plan), model, subject.task, None)
+    for batch in samples.batches(batch_size):
+        with naming(samples, batch.indices):
+            comparison.add(batch)
+        progress(len(batch.indices))
+    found = comparison.found(samples)
+    return Proof(
+        runtime,
+        samples_given=len(samples),
+        **found,
+        size_bytes=sizes[0],
+        float_size_bytes=sizes[1],
+        exact=True,
+    )

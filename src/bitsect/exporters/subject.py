@@ -18,6 +18,7 @@ class Subject:
     rounder: Rounder
     plan: Plan
     task: Task
+    source: str = ""  # what a run knows its network by: hf:FOLDER, FILE.pt2 …
 
     @property
     def in_float(self) -> Subject:

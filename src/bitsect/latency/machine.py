@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -28,6 +29,15 @@ class Machine:
     def __str__(self) -> str:
         threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
         return f"{self.runtime} {self.version} in {threads} on {self.processor.partition(' [')[0]}"
+
+
+def here(runtime: str, threads: int) -> Machine:
+    """This machine, with the runtime as it is installed."""
+    try:
+        installed = version(runtime)
+    except PackageNotFoundError:  # what is missing is said by whoever needs it
+        installed = ""
+    return Machine(runtime, installed, processor(), threads)
 
 
 def processor() -> str:

@@ -25,6 +25,7 @@ class Measured:
     threads: int
     ms: Mapping[Plan, float]
     faults: Mapping[Plan, str]
+    length: int | None = None  # of the sequences that they ran on, where any will do
 
     def ratio(self, plan: Plan, baseline: Plan) -> float | None:
         """How long `plan` takes against `baseline`, where both were timed."""

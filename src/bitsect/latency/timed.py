@@ -18,25 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BitsectError, CaptureError, MissingExtraError
+from ..errors import BitsectError, MissingExtraError
 from ..exporters.onnx.pieces import WrittenGraph, empty_model, rounding_models
-from ..exporters.onnx.write import write_onnx
 from ..exporters.runtimes.apart import Apart, Fault, Model, Times
 from ..exporters.runtimes.onnxruntime import feed_of
-from ..exporters.subject import Subject
-from ..network.operators import never_negative
 from ..network.program import Program
 from ..rounding.boundaries import boundaries
-from ..rounding.rounder import Rounder
 from ..runs.progress import Progress
-from ..sources.tasks.task import task_named
-from ..values import FLOAT, INT8, ONNXRUNTIME, Format, LatencyTable, Layer, Plan, Range, Ranges
+from ..values import FLOAT, INT8, Format, LatencyTable, Layer, Place, Plan
 from ..values.boundary import Boundary, step_key
-from ..values.latency_table import gemm_shape, place_key
+from ..values.latency_table import place_key
 from .clock import Clock, time_wholes
 from .fit import Pieces, fit_table
+from .halves import HALF, about_half, write_half
 from .machine import Machine, processor
 from .timings import Time, Timings
+from .written import Written, takes
 
 VISITS, VISIT_SECONDS = 5, 0.004  # of one kernel, in each of at least two passes
 PASSES = (2, 5)  # at least, and at most where repetitions spread
@@ -55,33 +52,6 @@ PACKAGES = {
 }
 
 Feed = Mapping[str, np.ndarray[Any, Any]]
-
-
-@dataclass(frozen=True)
-class Written:
-    """A network that is written to be timed: its program, and a rounder for its runtime.
-
-    How long a kernel takes hangs on shapes and types, not on values: any ranges will do that end before
-    rectifiers do, as calibrated ones do, so that these are left to the rounding.
-    """
-
-    program: Program
-    rounder: Rounder
-    inputs: Any  # of one sample
-
-    @classmethod
-    def of(cls, program: Program, inputs: Any) -> Written:
-        _check_weights(program)
-        table = {
-            name: dict.fromkeys((8, 4), Range(1.0, all(map(never_negative, program.nodes_of(name)))))
-            for name in program.tensors
-        }
-        ranges = Ranges("max", "auto", 100.0, 1, table)
-        return cls(program, Rounder(program, ranges, ONNXRUNTIME, "nearest"), inputs)
-
-    def write(self, plan: Plan, path: Path) -> Path:
-        subject = Subject(self.program, self.rounder, plan, task_named("classification"))
-        return write_onnx(subject, path, "onnxruntime").path
 
 
 def timed_table(
@@ -105,11 +75,13 @@ def timed_table(
     with Apart(runtime) as apart:
         machine = Machine(runtime, apart.version, processor(), threads)
         timings = Timings.of(machine, progress.say)
-        timer = Timer(apart, timings, program, between, tuple(formats), progress)
+        timer = Timer(apart, timings, program, between, tuple(formats), progress, program.length_of(inputs))
         if timer.is_missing():
             with tempfile.TemporaryDirectory() as folder:
                 notes += timer.fill(Written.of(program, inputs), Path(folder))
             timings.write()
+    known = timings.wholes[timer.network]
+    notes.append(about_half(known.get(HALF), known[timer.uniform(FLOAT).key]))
     return timer.table(), tuple(notes)
 
 
@@ -123,6 +95,7 @@ class Timer:
     boundaries: tuple[Boundary, ...]
     formats: tuple[Format, ...]  # besides float
     progress: Progress
+    length: int | None = None  # of the sequences that it is timed on, where any will do
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -132,8 +105,16 @@ class Timer:
     def network(self) -> str:
         """What decides the time of a network: its layers and what lies between them, not its weights."""
         graph = "\n".join(f"{node.op} {node.target}" for node in self.program.exported.graph.nodes)
-        text = f"{self.layers!r}\n{self.boundaries!r}\n{graph}"
+        text = f"{self.layers!r}\n{self.boundaries!r}\n{graph}\n{self._at}"
         return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def _at(self) -> str:
+        """What kernels are called besides, where they are timed at another length than the example's."""
+        return "" if self.length in (None, self.program.length) else f" at length {self.length}"
+
+    def _key(self, place: Place) -> str:
+        return f"{place_key(place)}{self._at}"
 
     def is_missing(self) -> bool:
         known = self.timings.wholes.get(self.network, {})
@@ -190,7 +171,7 @@ class Timer:
         """Whether no kernel of the plan is known not to run."""
         for layer in self.layers:
             for place in layer.places:
-                time = self.timings.rows.get(place_key(place), {}).get(plan[layer.name])
+                time = self.timings.rows.get(self._key(place), {}).get(plan[layer.name])
                 if time is not None and time.ms is None:
                     return False
         return True
@@ -201,6 +182,7 @@ class Timer:
         """Time what is missing, and say what should be known of it."""
         feed = feed_of(written.write(self.uniform(FLOAT), folder / "float.onnx"), written.inputs)
         clock = Clock.made(self.apart, self.threads, folder)
+        clock.best_ms = self.timings.reference_ms
         yield from self.time_kernels(written, feed, clock, folder)
         self._time_wholes(written, _save(feed, folder / "feed.npz"), clock, folder)
 
@@ -242,6 +224,7 @@ class Timer:
                     advance(1)
             if number + 1 >= PASSES[0]:
                 left = [group for group in left if any(_spreads(found.get(m.name, [])) for m in group)]
+        self.timings.at_best(clock.best_ms)
         overhead = clock.ms(found.pop(EMPTY))
         for name, passes in found.items():
             least = max(clock.ms(passes) - overhead, 1e-6)
@@ -258,7 +241,7 @@ class Timer:
         seen: set[str] = set()
         for layer in self.layers:
             for place in layer.places:
-                key = place_key(place)
+                key = self._key(place)
                 if key not in seen:
                     seen.add(key)
                     yield key, place.name, layer
@@ -306,17 +289,21 @@ class Timer:
             ]
 
     def _time_wholes(self, written: Written, feed: Path, clock: Clock, folder: Path) -> None:
-        known = self.timings.wholes.setdefault(self.network, {})
         plans = self.plans()
         with self.progress.stage("time networks", len(plans)) as advance:
             models = []
             for number, (name, plan) in enumerate(plans.items()):
                 models.append(Model(name, written.write(plan, folder / f"whole-{number}.onnx"), feed))
                 advance(1)
+            half = folder / "float16.onnx"
+            if write_half(models[0].path, half) is None:  # the first is float
+                models.append(Model(HALF, half, feed))
             found = time_wholes(clock, models)
+        self.timings.at_best(clock.best_ms)
+        known = self.timings.wholes.setdefault(self.network, {})
         for name, times in found.items():
             if isinstance(times, Times):
-                known[plans[name].key] = clock.ms([times])
+                known[name if name == HALF else plans[name].key] = clock.ms([times])
             elif name == FLOAT.name:
                 raise BitsectError(f"{self.apart.engine} does not run the float network here: {times.why}")
 
@@ -324,12 +311,16 @@ class Timer:
 
     def table(self) -> LatencyTable:
         """The rows of this network, as they add up in it."""
-        keys = [*(key for key, *_ in self._places())]
-        keys += [step_key(s, b.elements) for b in self.boundaries for s in ("quantize", "dequantize")]
+        keys = {place_key(place): self._key(place) for layer in self.layers for place in layer.places}
+        keys |= {
+            key: key
+            for b in self.boundaries
+            for key in (step_key(step, b.elements) for step in ("quantize", "dequantize"))
+        }
         wanted = (FLOAT, INT8, *self.formats)  # steps between layers stand under int8
         rows = {
-            key: {f: time for f, time in self.timings.rows.get(key, {}).items() if f in wanted}
-            for key in dict.fromkeys(keys)
+            key: {f: time for f, time in self.timings.rows.get(timed, {}).items() if f in wanted}
+            for key, timed in keys.items()
         }
         known = self.timings.wholes[self.network]
         measured = {plan: known[plan.key] for plan in self.plans().values() if plan.key in known}
@@ -341,29 +332,15 @@ class Timer:
         spread = {
             key: {f: t.spread_ms for f, t in row.items() if t.ms is not None} for key, row in rows.items()
         }
-        return fit_table(
-            pieces, measured, spread, (FLOAT, *self.formats), self.apart.engine, str(self.timings.machine)
-        )
-
-
-def takes(layer: Layer, format: Format) -> bool:
-    """Whether a runtime has a kernel for it: weight-only ones are for linear layers."""
-    if format.is_float or layer.kind == "embedding":
-        return format.is_float
-    if format.activation_bits is not None:
-        return format.group_size is None
-    depths = {gemm_shape(place)[2] for place in layer.places} if layer.kind == "linear" else set()
-    return bool(depths) and all(depth % (format.group_size or 1) == 0 for depth in depths)
+        where = str(self.timings.machine)
+        if self.length is not None:
+            where += f", sequences of length {self.length}"
+        return fit_table(pieces, measured, spread, (FLOAT, *self.formats), self.apart.engine, where)
 
 
 def _spreads(passes: Sequence[Times]) -> bool:
     middles = [median(times.least) for times in passes]
     return bool(middles) and max(middles) - min(middles) > STEADY * min(middles)
-
-
-def _check_weights(program: Program) -> None:
-    if program.device.type == "meta":
-        raise CaptureError("the network has no weights, only shapes: it cannot be timed")
 
 
 def _save(feed: Feed, path: Path) -> Path:

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..files import read_json
 from ..values import Format
 from .machine import Machine, cache_folder
 
-VERSION = 2  # counts up when kernels are cut out otherwise than before
+VERSION = 3  # counts up when kernels are cut out or called otherwise than before
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,28 @@ class Time:
 
 @dataclass
 class Timings:
-    """Rows by kernel and format; times of whole models by network and plan."""
+    """Rows by kernel and format; times of whole models by network and plan.
+
+    All are as long as they would be with the reference kernel at its best (see `clock`): what was timed
+    while the machine was busy stands beside what was timed when it was not.
+    """
 
     machine: Machine
     rows: dict[str, dict[Format, Time]] = field(default_factory=dict)
     wholes: dict[str, dict[str, float]] = field(default_factory=dict)
+    reference_ms: float = math.inf  # the least that the reference was ever seen to take here
+
+    def at_best(self, reference_ms: float) -> None:
+        """Let all be as with a reference that was seen to take less than ever before."""
+        if reference_ms >= self.reference_ms:
+            return
+        by = reference_ms / self.reference_ms if math.isfinite(self.reference_ms) else 1.0
+        self.reference_ms = reference_ms
+        self.rows = {
+            key: {f: replace(t, ms=t.ms and t.ms * by, spread_ms=t.spread_ms * by) for f, t in row.items()}
+            for key, row in self.rows.items()
+        }
+        self.wholes = {key: {plan: ms * by for plan, ms in row.items()} for key, row in self.wholes.items()}
 
     @property
     def path(self) -> Path:
@@ -54,14 +71,17 @@ class Timings:
                 raise BitsectError(f"{timings.path}: written by another version of bitsect")
             rows = {key: _row(row) for key, row in data["rows"].items()}
             wholes = {key: {plan: _ms(ms) for plan, ms in row.items()} for key, row in data["wholes"].items()}
+            reference_ms = _ms(data["reference_ms"])
         except (BitsectError, KeyError, TypeError, ValueError, AttributeError) as error:
             say(f"the timings in {timings.path} are damaged and made again: {error}")
             return timings
-        return cls(machine, rows, wholes)
+        return cls(machine, rows, wholes, reference_ms)
 
     def write(self) -> None:
         """Write all, beside what others wrote meanwhile; a cache that cannot be written is no fault."""
         known = Timings.of(self.machine)
+        known.at_best(self.reference_ms)
+        self.at_best(known.reference_ms)
         for key, row in self.rows.items():
             known.rows[key] = {**known.rows.get(key, {}), **row}
         for key, times in self.wholes.items():
@@ -76,6 +96,7 @@ class Timings:
                 for key, row in self.rows.items()
             },
             "wholes": self.wholes,
+            "reference_ms": self.reference_ms,
         }
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         with suppress(OSError):

@@ -28,6 +28,7 @@ class FloatBatch:
     labels: Tensor
     outputs: Any
     states: Mapping[str, State]
+    gradients: dict[str, list[Tensor] | None] = field(default_factory=dict)  # of losses, at its outputs
 
 
 @dataclass

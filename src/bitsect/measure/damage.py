@@ -29,10 +29,10 @@ from ..values import Damage, Format
 from ..values.damage import Change
 from ..values.pieces import Done, Piece
 from .context import Context, wide
+from .sketch import Sketch
 from .work import Progress, Work, fill, shared, silent
 
 TEMPERATURE = math.inf
-MEMORY_BYTES = 256e6  # what the moves of one batch may take
 CLASSIFICATION = ("classification", "classification-top5")  # tasks whose outputs are logits by definition
 
 
@@ -87,7 +87,7 @@ def _piece(context: Context, changes: Sequence[Change], start: int, temperature:
     context.check(inputs, outputs)
     samples = len(indices)
     compare = _Comparison(evaluator.task.name, outputs, samples, temperature, len(changes), start)
-    moves = torch.empty(len(changes), samples, compare.kept)
+    moves = torch.empty(len(changes), samples, compare.sketched.kept)
     single = np.empty((len(changes), samples))
     for layer in [name for name in context.layers if name in rows_of]:
         state = states.pop(layer)
@@ -121,12 +121,7 @@ class _Comparison:
         width = sum(leaf[0].numel() for leaf, _ in parts)
         if not width:
             raise BitsectError("the network has no floating-point output whose damage could be measured")
-        # Where the moves of all changes do not fit, each is kept as random sums of its entries: inner
-        # products stay right in the mean, and hundreds of samples average out the rest.
-        self.kept = min(width, max(64, int(MEMORY_BYTES / 4 / changes / samples)))
-        generator = torch.Generator().manual_seed(seed)
-        self._bucket = torch.randint(self.kept, (width,), generator=generator)
-        self._sign = torch.randint(2, (width,), generator=generator).float() * 2 - 1
+        self.sketched = Sketch(width, changes * samples, seed)
 
     def __call__(self, outputs: Any) -> Tensor:
         """The scaled move [samples, width] from float to `outputs`."""
@@ -136,11 +131,6 @@ class _Comparison:
             centred = move if p is None else move - (p * move).sum(-1, keepdim=True)
             moved.append((root * centred).reshape(self._samples, -1).float())
         return torch.cat(moved, 1).cpu()
-
-    def sketched(self, move: Tensor) -> Tensor:
-        if self.kept == move.shape[1]:
-            return move
-        return torch.zeros(self._samples, self.kept).index_add_(1, self._bucket, move * self._sign)
 
     def _parts(self, outputs: Any) -> list[tuple[Tensor, bool]]:
         """The tensors that are compared, and whether each holds logits along its last axis.

@@ -6,7 +6,8 @@ state before j. The same losses bit for bit as whole passes, for about a third o
 
 Linear: with d_i = outputs(W^i) − outputs(W), the outputs of W^{i,j} are taken for
 outputs(W) + d_i + d_j: one part-pass per layer. The outputs of a batch are held while its pairs are made of
-them, and not kept: they take hundreds of times the room of the losses.
+them, and not kept: they take hundreds of times the room of the losses. Where they are too wide to be held for
+every layer, as those of language models are, the loss is expanded around those of W: see `expansion`.
 
 Task loss and divergence come from the same outputs, so both are kept.
 """
@@ -24,6 +25,7 @@ from ..errors import BitsectError
 from ..values import Format
 from ..values.pieces import Done, Piece
 from .context import Context, FloatBatch, float_leaves, power, with_leaves
+from .expansion import are_wide, expanded, expansion, loss_functions
 from .work import Work, shared
 
 Array = np.ndarray[Any, Any]
@@ -125,21 +127,31 @@ class ByBatches:
 
 def _additive(context: Context, start: int, format: Format) -> Piece:
     batch = context.float_batch(start)
+    wide = are_wide(context, batch.outputs)
     base = float_leaves(batch.outputs)
-    singles, changes = [], []
+    singles, changes, sketches = [], [], []
     for row in range(len(context.layers)):
         alone = _alone(context, batch, row, format)
         singles.append(_single(context, batch, alone))
-        changes.append([after - before for after, before in zip(float_leaves(alone), base, strict=True)])
-    pairs = []
+        if wide:
+            sketches.append(expansion(context, batch, alone))
+        else:
+            changes.append([after - before for after, before in zip(float_leaves(alone), base, strict=True)])
+    whole = _float(context, batch)
+    pairs = expanded(sketches, singles, whole) if wide else _sums(context, batch, changes)
+    return {f"float_{name}": array for name, array in whole.items()} | _stacked("single", singles) | pairs
+
+
+def _sums(context: Context, batch: FloatBatch, changes: list[list[Tensor]]) -> Piece:
+    """The losses of the outputs with the changes of two layers added, for every pair."""
+    base, pairs = float_leaves(batch.outputs), []
     for i, first in enumerate(changes):
         for second in changes[i + 1 :]:
             both = with_leaves(
                 batch.outputs, (leaf + a + b for leaf, a, b in zip(base, first, second, strict=True))
             )
             pairs.append(_losses(context, batch.outputs, both, batch.labels))
-    whole = {f"float_{name}": array for name, array in _float(context, batch).items()}
-    return whole | _stacked("single", singles) | _stacked("pair", pairs)
+    return _stacked("pair", pairs)
 
 
 def _alone(context: Context, batch: FloatBatch, row: int, format: Format) -> Any:
@@ -158,7 +170,8 @@ def _float(context: Context, batch: FloatBatch) -> Piece:
 
 def _losses(context: Context, float_outputs: Any, outputs: Any, labels: Tensor) -> Piece:
     """`task` where the task has a loss, `kl` where it can say how far outputs moved."""
-    losses = {"task": context.task_loss(outputs, labels), "kl": context.kl(float_outputs, outputs)}
+    functions = loss_functions(context, float_outputs, labels)
+    losses = {name: function(outputs) for name, function in functions.items()}
     found = {name: loss.double().cpu().numpy() for name, loss in losses.items() if loss is not None}
     if not found:
         raise BitsectError(

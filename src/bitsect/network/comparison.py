@@ -13,6 +13,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from ..errors import CaptureError
+from ..files import first_line
 from ..values import Comparison
 from .binding import Inputs, call_arguments
 from .operators import is_random
@@ -39,7 +40,13 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
     ):
         return None
     noise = _noise(tensors)
-    captured = program.run(inputs)
+    try:
+        captured = program.run(inputs)
+    except (RuntimeError, IndexError) as error:
+        raise CaptureError(
+            f"{type(model).__name__} cannot run on its example: {first_line(error)}; check that "
+            "model(example) runs, for the longest sample too"
+        ) from error
 
     def against(outputs: Any) -> Comparison:
         return _compared(_tensors(outputs), _tensors(captured), noise)
@@ -47,8 +54,7 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
     try:
         expected = _answer(model, inputs)
     except Exception as error:  # a network whose forward keeps what it computed may not run after tracing
-        first_line = (str(error).strip().splitlines() or ["no message"])[0]
-        return Comparison(error=f"{type(error).__name__}: {first_line}")
+        return Comparison(error=f"{type(error).__name__}: {first_line(error)}")
     found = against(expected)
     if found.is_noise:
         return found

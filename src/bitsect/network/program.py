@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -34,11 +35,8 @@ class Program:
         self.layers, self.multiplies, self.sums = contents.layers, contents.multiplies, contents.sums
         self.tensors = {name: nodes[0] for name, nodes in contents.tensors.items()}
         self._tensor_nodes, self.skipped = dict(contents.tensors), contents.skipped
-        self.example, self.fixed_batch, self.exported = (
-            contents.example,
-            contents.fixed_batch,
-            contents.exported,
-        )
+        self.contents, self.example = contents, contents.example
+        self.fixed_batch, self.exported = contents.fixed_batch, contents.exported
         self._inputs, self._outputs = list(contents.inputs), contents.outputs
         self._binding = Binding(contents.inputs, contents.in_spec, contents.fixed_batch)
         self._out_spec = contents.out_spec
@@ -82,6 +80,15 @@ class Program:
     def run(self, inputs: Inputs, rounding: Rounding = FLOAT_ROUNDING) -> Any:
         """The network's outputs, in the structure the network gives them."""
         return self.run_keeping(inputs, (), rounding)[0]
+
+    def run_as_given(self, inputs: Sequence[Any], rounding: Rounding) -> Any:
+        """The outputs for a whole batch of inputs in the graph's order, which nothing checks or fills up."""
+        values = dict(zip(self._inputs, inputs, strict=True))
+        return self._run(values, self.fixed_batch or -1, 0, (), rounding)[0]
+
+    def with_constants(self, values: Mapping[Node, Any]) -> Program:
+        """The same program with other values for some of its parameters, buffers and constants."""
+        return Program(replace(self.contents, constants={**self.contents.constants, **values}))
 
     def run_keeping(
         self, inputs: Inputs, keep: Iterable[str], rounding: Rounding = FLOAT_ROUNDING
@@ -226,6 +233,11 @@ class Program:
         """How long the sequences of its example are: the size of the second axis."""
         sizes = [leaf.shape[1] for leaf in pytree.tree_leaves(self.example) if _is_matrix(leaf)]
         return int(sizes[0]) if sizes else 0
+
+    def length_of(self, inputs: Inputs) -> int | None:
+        """How long the sequences of `inputs` are, where the network takes any length."""
+        sizes = [leaf.shape[1] for leaf in pytree.tree_leaves(inputs) if _is_matrix(leaf)]
+        return int(sizes[0]) if sizes and self.any_length else None
 
     @property
     def any_length(self) -> bool:

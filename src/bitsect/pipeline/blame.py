@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError, PlanError
-from ..latency import latency_table
 from ..measure.blame import ACTIVATIONS, WEIGHTS, changed, pairs, undone, with_ranges
 from ..measure.context import Context
 from ..measure.facts import layer_facts
@@ -21,9 +20,12 @@ from ..runs.progress import Progress
 from ..runs.run import Run
 from ..solve.causes import WIDE_RANGE, causes
 from ..solve.costs import cost
-from ..values import FLOAT, INT8, Cost, Format, LatencyTable, Layer, Plan, Resources, matching
+from ..values import FLOAT, INT8, Cost, Format, Goal, LatencyTable, Layer, Plan, Resources, matching
 from ..values.blame import Array, Blame, Facts, Gain, LayerBlame, PairBlame, Remedy
+from ..values.options import changed as with_options_of
 from .keywords import with_options
+from .latency import table_for
+from .methods import destined
 from .plans import parse_format, plan_for, same_task
 
 SAMPLES = 256  # that are looked at where no more are asked for
@@ -42,6 +44,7 @@ def blame(
     layer: str | None = None,
     samples: int = SAMPLES,
     latency: Any = None,
+    destination: Any = None,
     task: Any = None,
     trust: bool = False,
     progress: Progress | None = None,
@@ -59,18 +62,26 @@ def blame(
         layer: a layer, or a pattern such as `blocks.*`, to look at alone; default: all.
         samples: how many of the run's samples to look at.
         latency: a latency table, for what remedies cost.
+        destination: or where the model will run, whose table it is; default: that of the run.
         task: the run's own task again, where that is a function of yours.
         trust, progress: as for `quantize`.
     """
     wanted = parse_format(plan, format)
     if samples < 1:
         raise OptionError(f"samples {samples} is not at least 1")
-    with open_run(run, None, same_task(task), resources, trust=trust, progress=progress) as opened:
+    where = {"latency": latency, "destination": destination}
+    goal = Goal(**{name: value for name, value in where.items() if value is not None})
+    _, settings, goal = destined(run, None, same_task(task), goal)
+    with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         chosen = plan_for(opened, plan, wanted)
         rounded = [each for each in opened.layers if chosen[each.name].rounds(each)]
         looked_at = _chosen(rounded, opened.layers, layer)
-        table = latency_table(latency, opened.layers)
-        return _Blaming(opened, chosen, table, min(samples, len(opened.samples))).all(rounded, looked_at)
+        formats = tuple({*goal.formats, *chosen.values()} - {FLOAT})
+        table, _ = table_for(opened, with_options_of(goal, formats=formats))
+        found = _Blaming(opened, chosen, table, min(samples, len(opened.samples))).all(rounded, looked_at)
+        if layer is None:
+            opened.folder.write_json("blame.json", found.to_json())  # to look at
+        return found
 
 
 def _chosen(rounded: Sequence[Layer], layers: tuple[Layer, ...], pattern: str | None) -> list[str]:

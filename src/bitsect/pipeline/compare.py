@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
-from ..latency import latency_table
 from ..names import check_name
 from ..runs.draws import check_draws, draw_of
 from ..runs.opening import open_run
@@ -24,7 +23,8 @@ from ..values.method import METHODS, Method
 from ..values.options import given, on_top_of
 from ..values.trial import Compared, Setup, Trial
 from .keywords import with_options
-from .methods import DAMAGE, FRONTIER, method_of
+from .latency import table_for
+from .methods import DAMAGE, FRONTIER, destined, method_of
 from .plans import same_task
 from .rows import tested_on
 from .trials import Bench
@@ -72,30 +72,36 @@ def compare(
         trust, progress: as for `quantize`.
     """
     own = method_of(run, None, None)
-    request = _Request.of(own, metrics, searches, methods, targets, scoring, goal)
+    _, settings, goal = destined(run, None, same_task(task), goal)
+    request = Request.of(own, metrics, searches, methods, targets, scoring, goal)
     if draws < 1:
         raise OptionError(f"draws {draws} is not at least 1")
-    with open_run(run, None, same_task(task), resources, trust=trust, progress=progress) as opened:
-        if draws > 1:
-            check_draws(opened)
+    with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         test = _test(opened, test_data, test_draw)
-        table = latency_table(goal.latency, opened.layers)
-        trials: list[Trial] = []
-        for seed in range(opened.settings.seed, opened.settings.seed + draws):
-            for method in request.methods:
-                with drawn(opened, method, own, seed) as draw:
-                    bench = Bench(draw, table, test)
-                    trials += [bench.trial(*each) for each in request.setups(method, seed)]
-        order = list(dict.fromkeys(trial.setup for trial in trials))
-        trials.sort(key=lambda trial: (order.index(trial.setup), trial.draw))
-        return Compared(
-            tuple(trials),
-            standings(trials),
-            WORDS,
-            request.left_out,
-            None if test is None else _words(test),
-            None if table is None else table.device,
-        )
+        return compare_in(opened, own, request, draws, test)
+
+
+def compare_in(run: Run, own: Method, request: Request, draws: int, test: Samples | None) -> Compared:
+    """What `request` comes to in an open run that was made with the method `own`."""
+    if draws > 1:
+        check_draws(run)
+    table, _ = table_for(run, request.goal)
+    trials: list[Trial] = []
+    for seed in range(run.settings.seed, run.settings.seed + draws):
+        for method in request.methods:
+            with drawn(run, method, own, seed) as draw:
+                bench = Bench(draw, table, test)
+                trials += [bench.trial(*each) for each in request.setups(method, seed)]
+    order = list(dict.fromkeys(trial.setup for trial in trials))
+    trials.sort(key=lambda trial: (order.index(trial.setup), trial.draw))
+    return Compared(
+        tuple(trials),
+        standings(trials),
+        WORDS,
+        request.left_out,
+        None if test is None else in_words(test),
+        None if table is None else table.device,
+    )
 
 
 def _test(run: Run, data: Any, draw: int | None) -> Samples | None:
@@ -105,12 +111,12 @@ def _test(run: Run, data: Any, draw: int | None) -> Samples | None:
     return replace(run.load(samples, draw=draw), spec=samples.spec)
 
 
-def _words(samples: Samples) -> str:
+def in_words(samples: Samples) -> str:
     return f"{len(samples):,} samples of {samples.spec}"
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     """What is to be compared."""
 
     methods: tuple[Method, ...]
@@ -130,7 +136,7 @@ class _Request:
         targets: Any,
         scoring: Scoring,
         goal: Goal,
-    ) -> _Request:
+    ) -> Request:
         for name in ("target", "max_drop", "budget", "max_size", "confidence"):
             if name in given(goal) and getattr(goal, name) is not None:
                 raise OptionError(

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import OptionError
 from ..exporters.runtimes.onnxruntime import RUNTIMES, OnnxModel, Ran, run_onnx
 from ..names import check_name, choose
+from ..runs.bar import Bar
 from ..runs.opening import OrElse, is_folder, open_run, own_samples
 from ..runs.progress import Progress
 from ..solve.costs import cost
@@ -142,7 +143,7 @@ def evaluate_file(
     samples = _load(data, asked, model)
     output = settings.output or model.metadata.get("bitsect.output")
     task = _task_of(model, asked.get("task")).on(output, model.run(samples.inputs(slice(0, 1))))
-    with (progress or Progress()).stage("evaluate", len(samples)) as advance:
+    with (progress or Bar()).stage("evaluate", len(samples)) as advance:
         return run_onnx(model, samples, task, batch_size=settings.batch_size or ROWS, progress=advance)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
-from ..exporters.deliver import Delivery, Request, deliver, written_for
+from ..exporters.deliver import Delivery, Request, deliver
 from ..runs.opening import OrElse, open_run
 from ..runs.progress import Progress
 from ..solve.confidence import ONLY_EXPECTED
@@ -37,11 +37,12 @@ def export(
 
     Arguments:
         run: the folder of a run.
-        path: the file to write; its ending says in which form (`.onnx`).
+        path: the file to write; its ending says in which form: `.onnx` for runtimes, `.pt2` for
+            torch.export.load, `.safetensors` for `load`; without one, a folder as transformers has it.
         plan: another plan than the run's own, or the path of one.
         format: or one format for all layers.
-        destination: `onnxruntime` or `openvino`, for their integer kernels, or `portable`, plain ONNX;
-            default: what the run was made for, if that is one of them, else `onnxruntime`.
+        destination: of an `.onnx` file: `onnxruntime` or `openvino`, for their integer kernels, or
+            `portable`, plain ONNX; default: what the run was made for, else `onnxruntime`.
         data: samples to prove the file on; default: those that the run was tested on, else its own.
         draw: take so many of them, at random.
         force: overwrite `path`, and keep the file where a check fails; `.failures` say which.
@@ -49,10 +50,9 @@ def export(
         task: the run's own task again, where that is a function of yours.
         trust, progress: as for `quantize`.
     """
-    wanted, request = (
-        parse_format(plan, format),
-        Request(Path(path), _where(run, destination), force, require_speedup),
-    )
+    wanted, made_for = parse_format(plan, format), noted_in(run, "destination")
+    made_for = made_for if made_for in DESTINATIONS else None
+    request = Request(Path(path), destination, force, require_speedup, made_for)
     request.check()
     settings = Settings() if task is None else Settings(task=task)
     with open_run(run, OrElse(None, data), settings, trust=trust, progress=progress) as opened:
@@ -78,11 +78,3 @@ def export(
     if undecided:
         remarks.append(f"the target of {target} is expected to be kept, but its samples cannot prove it")
     return replace(delivery, remarks=tuple(remarks))
-
-
-def _where(run: str | Path, destination: str | None) -> str:
-    """The destination that was asked for; else that of the run."""
-    if destination is not None:
-        return destination
-    noted = noted_in(run, "destination")
-    return written_for(noted if noted in DESTINATIONS else None)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..exporters.onnx.write import write_onnx
 from ..exporters.subject import Subject
+from ..latency.machine import Machine, here
 from ..latency.measured import Measured, measure
+from ..runs.disk import fingerprint_json, reading
 from ..runs.run import Run
 from ..solve.allowed import Allowed
 from ..solve.costs import latency_ms
@@ -40,6 +42,7 @@ class Timing:
         return {
             "runtime": self.measured.runtime,
             "threads": self.measured.threads,
+            "length": self.measured.length,
             "plans": {
                 name: {
                     "predicted_ms": self.predicted_ms.get(plan),
@@ -53,7 +56,7 @@ class Timing:
 
 
 class Fastest:
-    """Times plans of a run in the runtime of its destination; what was timed once is remembered."""
+    """Times plans of a run in the runtime of its destination; what was timed once is kept in the run."""
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class Fastest:
         self.table, self.pinned = table, allowed.possible
         self.float = Plan.uniform(run.layers)
         self.timing: Timing | None = None
+        self._plans: list[Plan] = []  # asked about so far
 
     @property
     def applies(self) -> bool:
@@ -137,30 +141,57 @@ class Fastest:
         return latency_ms(plan, self.run.layers, self.table) if self.table is not None else 0.0
 
     def _measure(self, plans: list[Plan]) -> None:
-        """Time those plans whose files were not timed yet, beside float and the fastest so far."""
-        known = {} if self.timing is None else dict(self.timing.measured.ms)
-        wanted = [plan for plan in dict.fromkeys(plans) if plan not in known]
-        if not wanted:
-            return
+        """Time those plans whose files were not timed yet in this run, beside float."""
         assert self.destination.runtime is not None
-        every = list(dict.fromkeys([self.float, *wanted]))
-        rounder = self.run.calibrate({format for plan in every for format in plan.values()})
+        inputs, threads = self.run.samples.typical(), self.goal.runtime_threads
+        length = self.run.program.length_of(inputs)
+        kept = Kept.of(self.run, here(self.destination.runtime, threads), length)
+        asked = list(dict.fromkeys([self.float, *self._plans, *plans]))
+        wanted = [plan for plan in asked if not kept.knows(plan)]
+        if wanted:
+            every = list(dict.fromkeys([self.float, *wanted]))
+            rounder = self.run.calibrate({format for plan in every for format in plan.values()})
 
-        def write(plan: Plan, path: Path) -> Path:
-            subject = Subject(self.run.program, rounder, plan, self.run.task)
-            return write_onnx(subject, path, self.destination.name).path
+            def write(plan: Plan, path: Path) -> Path:
+                subject = Subject(self.run.program, rounder, plan, self.run.task)
+                return write_onnx(subject, path, self.destination.name).path
 
-        with self.run.progress.stage("measure"):
-            measured = measure(
-                self.destination.runtime,
-                every,
-                write,
-                self.run.samples.inputs(slice(0, 1)),
-                self.goal.runtime_threads,
-            )
-        # Each group of files has float in it: the scale of what was timed before is that of now.
-        scale = measured.ms[self.float] / known[self.float] if known else 1.0
-        ms = {plan: value * scale for plan, value in known.items()} | dict(measured.ms)
-        faults = {**({} if self.timing is None else self.timing.measured.faults), **measured.faults}
+            with self.run.progress.stage("measure"):
+                kept.add(measure(self.destination.runtime, every, write, inputs, threads), self.float)
+        self._plans = asked
+        ms = {plan: kept.ms[plan.key] for plan in asked if plan.key in kept.ms}
+        faults = {plan: kept.faults[plan.key] for plan in asked if plan.key in kept.faults}
         predicted = {plan: self._predicted(plan) for plan in ms if self._is_known(plan)}
-        self.timing = Timing(replace(measured, ms=ms, faults=faults), predicted, self.float)
+        self.timing = Timing(Measured(kept.runtime, threads, ms, faults, length), predicted, self.float)
+
+
+@dataclass
+class Kept:
+    """What files of plans took, by the keys of the plans, kept in a run: it goes on as it began."""
+
+    run: Run
+    name: str
+    runtime: str = ""
+    ms: dict[str, float] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: Run, machine: Machine, length: int | None) -> Kept:
+        asked = {"machine": asdict(machine), "length": length}
+        name = f"measured-{machine.runtime}-{fingerprint_json(asked)[:8]}.json"
+        known = run.folder.read_json(name) or {"runtime": "", "ms": {}, "faults": {}}
+        with reading(run.folder.path / name, "remove it, and it is measured again"):
+            ms = {str(key): float(value) for key, value in known["ms"].items()}
+            return cls(run, name, str(known["runtime"]), ms, dict(known["faults"]))
+
+    def knows(self, plan: Plan) -> bool:
+        return plan.key in self.ms or plan.key in self.faults
+
+    def add(self, measured: Measured, baseline: Plan) -> None:
+        """Keep what was measured now, in the scale of before: `baseline` is in every group of files."""
+        known, now = self.ms.get(baseline.key), measured.ms.get(baseline)
+        scale = 1.0 if known is None or now is None else known / now
+        self.ms = {plan.key: value * scale for plan, value in measured.ms.items()} | self.ms
+        self.faults |= {plan.key: why for plan, why in measured.faults.items()}
+        self.runtime = measured.runtime
+        self.run.folder.write_json(self.name, {"runtime": self.runtime, "ms": self.ms, "faults": self.faults})

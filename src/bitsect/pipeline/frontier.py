@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BitsectError, OptionError, RunError
-from ..latency import TABLES, latency_table
+from ..latency import TABLES, TIMED
 from ..runs.opening import open_run
 from ..runs.progress import Progress
 from ..runs.run import Run
@@ -19,11 +19,12 @@ from ..solve.answer import threshold
 from ..solve.curve import curve_points, read_off
 from ..solve.search.walk import Walk
 from ..values import Damage, Evaluation, Goal, LatencyTable, Plan, Resources, Scoring, Target
-from ..values.curve import Curve, CurvePoint, ReadOff
+from ..values.curve import SHORT, Curve, CurvePoint, ReadOff
 from ..values.options import given, on_top_of
 from .judge import Judge
 from .keywords import with_options
-from .methods import DAMAGE, FRONTIER
+from .latency import table_for
+from .methods import DAMAGE, FRONTIER, destined
 from .plans import evaluated_plans, same_task
 from .problem import state_problem
 
@@ -56,7 +57,10 @@ def frontier(
         task: the run's own task again, where that is a function of yours.
         trust, progress: as for `quantize`.
     """
-    with open_run(run, None, same_task(task), resources, trust=trust, progress=progress) as opened:
+    settings = same_task(task)
+    if goal.destination is not None:
+        _, settings, goal = destined(run, None, settings, goal)
+    with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         return curve_of(opened, goal, parse_targets(targets), test_data)
 
 
@@ -69,23 +73,46 @@ def curve_of(run: Run, goal: Goal, targets: Sequence[Target], test_data: Any = N
             "accuracy: make a run without [evaluate=]"
         )
     goal = _completed(goal, known.get("goal") or {}, targets)
-    table = latency_table(goal.latency, run.layers)
+    table, _ = table_for(run, goal)
     judge = Judge(run, None)
     float_network = judge.float_network()
     damage: Damage | None = None
     if targets:
         damage = _walk(run, goal, targets, judge, float_network, table)
+    points = evaluated_points(
+        run, judge, float_network, allowed_formats(run.layers, goal, table), table, damage
+    )
+    objective = goal.objective if table is not None else "size"
+    found = _Reading(run, points, float_network, objective).all(targets, test_data)
+    device = None if table is None else table.device
+    curve = Curve(points, float_network.accuracy, found, len(judge.judged), device, objective)
+    keep_curve(run, curve)
+    return curve
+
+
+def evaluated_points(
+    run: Run,
+    judge: Judge,
+    float_network: Evaluation,
+    allowed: Allowed,
+    table: LatencyTable | None,
+    damage: Damage | None = None,
+) -> tuple[CurvePoint, ...]:
+    """Every plan that was evaluated in the run, as a point of the curve."""
     evaluated = {Plan.uniform(run.layers): float_network}
     for plan in evaluated_plans(run).values():
         evaluation = judge.evaluator.known(plan)
         if evaluation is not None:
             evaluated[plan] = evaluation
-    allowed = allowed_formats(run.layers, goal, table)
-    points = curve_points(evaluated, run.layers, table, _names(run, allowed), damage)
-    objective = goal.objective if table is not None else "size"
-    found = _Reading(run, points, float_network, objective).all(targets, test_data)
-    device = None if table is None else table.device
-    return Curve(points, float_network.accuracy, found, len(judge.judged), device, objective)
+    return curve_points(evaluated, run.layers, table, _names(run, allowed), damage)
+
+
+def keep_curve(run: Run, curve: Curve) -> None:
+    """Keep the curve in the run, to look at; with the order in which plans were evaluated."""
+    order = {key[:SHORT]: number for number, key in enumerate(evaluated_plans(run))}
+    data = curve.to_json()
+    points = [{**each, "layers": None, "order": order.get(each["key"])} for each in data["points"]]
+    run.folder.write_json("curve.json", {**data, "targets": [], "points": points})
 
 
 def parse_targets(targets: Any) -> tuple[Target, ...]:
@@ -106,7 +133,8 @@ def _completed(goal: Goal, known: dict[str, Any], targets: Sequence[Target]) -> 
             raise OptionError(f"[{name}=] does not apply to a curve: name what to keep as [targets=98%,99%]")
     before: dict[str, Any] = {name: known[name] for name in ("formats", "keep", "objective") if name in known}
     device = str(known.get("latency")).lower()
-    before["latency"] = device if device in TABLES else None
+    before["latency"] = device if device in (*TABLES, *TIMED) else None
+    before["runtime_threads"] = known.get("runtime_threads", 1)
     return on_top_of(on_top_of(Goal(**before), goal), Goal(search=FRONTIER))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -9,9 +10,12 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 from ..latency import network_table
+from ..latency.machine import here
 from ..latency.tables import TIMED
 from ..network.capture import capture
 from ..network.program import Program
+from ..rounding.boundaries import boundaries
+from ..runs.disk import fingerprint_json, reading
 from ..runs.progress import Progress
 from ..runs.run import Run
 from ..sources.models.paper import paper_network
@@ -54,15 +58,32 @@ def latency(
 
 
 def table_for(run: Run, goal: Goal) -> Table:
-    """The latency table of a run's network for `goal`, and what should be known of it."""
-    return network_table(
-        goal.latency,
-        run.program,
-        run.samples.inputs(slice(0, 1)),
-        goal.formats,
-        threads=goal.runtime_threads,
-        progress=run.progress,
+    """The latency table of a run's network for `goal`, and what should be known of it.
+
+    What was timed is kept in the run: when it is continued, the same plan comes out.
+    """
+    inputs, threads = run.samples.typical(), goal.runtime_threads
+    if goal.latency not in TIMED:
+        return network_table(goal.latency, run.program, inputs, goal.formats)
+    asked = {
+        "machine": asdict(here(goal.latency, threads)),
+        "length": run.program.length_of(inputs),
+        "formats": [format.name for format in goal.formats],
+    }
+    name = f"latency-{goal.latency}-{fingerprint_json(asked)[:8]}.json"
+    known = run.folder.read_json(name)
+    if known is not None:
+        with reading(run.folder.path / name, "remove it, and it is timed again"):
+            kept = LatencyTable.from_json(known["table"], name)
+            kept = replace(kept, rest_ms=float(known["rest_ms"]), boundaries=boundaries(run.program))
+            return kept, tuple(known["notes"])
+    table, notes = network_table(
+        goal.latency, run.program, inputs, goal.formats, threads=threads, progress=run.progress
     )
+    assert table is not None
+    kept_as = {"asked": asked, "table": table.to_json(), "rest_ms": table.rest_ms, "notes": list(notes)}
+    run.folder.write_json(name, kept_as)
+    return table, notes
 
 
 def _first(inputs: Any) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
+from ..runs.bar import Bar
 from ..runs.opening import is_folder, open_run
 from ..runs.progress import Progress
 from ..solve.allowed import allowed_formats
@@ -13,6 +14,7 @@ from ..solve.answer import search_named, solve, threshold
 from ..solve.metrics import metric_named
 from ..values import Goal, Plan, Resources, Scoring, Settings
 from .fastest import Fastest
+from .forecast import expected_passes
 from .judge import Evaluate, Judge
 from .keywords import with_options
 from .latency import table_for
@@ -20,8 +22,10 @@ from .methods import completed, destined, method_of
 from .notes import about_destination, notes_on_answer, notes_on_promise, notes_on_samples
 from .problem import check_scoring, state_problem
 from .promise import check_promise, follow, promise_samples, prove_plan, with_hold_out
+from .report import write_report
 from .result import Result
 from .rows import compare, test_rows, test_samples
+from .shown import keep_shown, keep_values
 
 
 @with_options(settings=Settings, scoring=Scoring, goal=Goal, resources=Resources)
@@ -61,7 +65,7 @@ def quantize(
         out: the folder of the run: the same call goes on where it was. Without it nothing stays on disk.
         fresh: start anew, removing the run in `out`.
         trust: load files that run code of their author.
-        progress: what is told of the stages; the command line draws bars.
+        progress: what is told of the stages; default: a bar, where anybody would see it.
     """
     chosen = method_of(model, out, method)
     of_run = is_folder(model)
@@ -69,7 +73,8 @@ def quantize(
         chosen, settings, scoring, goal, of_run=of_run, judged_as_a_whole=evaluate is not None
     )
     destination, settings, goal = destined(model, out, settings, goal)
-    (progress or Progress()).say(about_destination(destination))
+    progress = progress or Bar()
+    progress.say(about_destination(destination))
     check_request(goal, scoring, evaluate, test_data)
     settings = with_hold_out(settings, goal, validation_data, of_run)
     with open_run(
@@ -80,6 +85,7 @@ def quantize(
         held_out = promise_samples(run, goal, validation_data)
         table, on_table = table_for(run, goal)
         allowed = allowed_formats(run.layers, goal, table)
+        progress.expect(expected_passes(run, scoring, goal, allowed, held_out, unseen))
         judge = Judge(run, evaluate)
         float_network = judge.float_network()
         needed = threshold(goal.target, float_network)
@@ -101,6 +107,7 @@ def quantize(
             promise = prove_plan(run, problem, found, goal, held_out, table)
         rows = compare(run, found.plan, allowed, judge, table)
         tested = test_rows(run, rows, goal.target, unseen)
+        keep_values(run, found.plan)
         notes = (*notes_on_answer(run, problem, found, rows, goal, allowed, table), *early, *on_table)
         notes += tuple(scores.doubts())
         result = Result(
@@ -120,6 +127,8 @@ def quantize(
             fastest.timing,
         )
         result.keep()
+        keep_shown(run, judge, allowed, table, found, rows)
+        write_report(run)
         return result
 
 

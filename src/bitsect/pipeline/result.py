@@ -13,7 +13,9 @@ from typing import Any
 from torch import nn
 
 from ..errors import BitsectError, ExportError, RunError, in_python
-from ..exporters.deliver import Delivery, Request, deliver, written_for
+from ..exporters.deliver import Delivery, Request, deliver
+from ..reports.html.page import excerpt, has_extra
+from ..reports.reading import story_of
 from ..rounding.model import QuantizedModel
 from ..runs.disk import json_text, write_text
 from ..runs.run import Run
@@ -25,6 +27,7 @@ from .fastest import Timing
 from .frontier import curve_of, parse_targets
 from .promise import Promise
 from .rows import Row, Tested
+from .shown import versions
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,16 @@ class Result:
             f"  {tested}"
         )
 
+    def _repr_html_(self) -> str | None:
+        """What notebooks show: the beginning of the report; without the extra None, for plain text."""
+        if not has_extra():
+            return None
+        try:
+            with self.run.reopened() as run:
+                return excerpt(story_of(run.folder))
+        except BitsectError:  # the folder has moved, or somebody works in it
+            return None
+
     def model(self) -> nn.Module:
         """The quantised network as a module; it takes and returns what the original does."""
         return QuantizedModel(self.run.program, self.run.calibrate(set(self.plan.values()))(self.plan))
@@ -132,13 +145,12 @@ class Result:
     ) -> Delivery:
         """Write the quantised network to `path` and prove there that it is the one that was judged.
 
-        It is written for `destination`: by default that of the goal, else ONNX Runtime. It is proven on
-        `data`, else on the samples of the run. What fails raises, and leaves no file;
+        The ending of `path` says in which form, as for `bitsect.export`. An ONNX file is written for
+        `destination`: by default that of the goal, else ONNX Runtime. It is proven on `data`, else on
+        the samples of the run. What fails raises, and leaves no file;
         with `force` the file is kept, and `.failures` say why it should not have been.
         """
-        request = Request(
-            Path(path), written_for(destination or self.goal.destination), force, require_speedup
-        )
+        request = Request(Path(path), destination, force, require_speedup, self.goal.destination)
         with self.run.reopened() as run:
             samples = None if data is None else run.load(data)
             delivery = deliver(run, self.plan, request, self.target if self.judge is None else None, samples)
@@ -207,7 +219,7 @@ class Result:
             "target_met": self.target_met if self.target is not None else None,
             "float": self.rows[0].to_json(),
             "plan": self.rows[-1].to_json(),
-            "uniform": {_format_of(row.name): row.to_json() for row in self.rows[1:-1]},
+            "uniform": {_format_of(row.name): _named(row) for row in self.rows[1:-1]},
             "test": self._test_json(),
             "formats": self.plan.counts,
             "macs_by_format": self.plan.macs(self.run.layers),
@@ -226,7 +238,7 @@ class Result:
         }
 
     def _effort(self) -> dict[str, Any]:
-        return {"evaluations": self.evaluations, "seconds": dict(self.seconds)}
+        return {"evaluations": self.evaluations, "seconds": dict(self.seconds), "versions": versions()}
 
     def _test_json(self) -> dict[str, Any] | None:
         if self.test is None:
@@ -235,10 +247,15 @@ class Result:
         return {
             "float": judged_on["float"].to_json(),
             "plan": judged_on["plan"].to_json(),
+            "uniform": {_format_of(row.name): _named(judged_on[row.name]) for row in self.rows[1:-1]},
             "target_met": self.test.target_met if self.target is not None else None,
             "data": self.test.data,
             "fingerprint": self.test.fingerprint,
         }
+
+
+def _named(row: Row) -> dict[str, Any]:
+    return {"name": row.name, **row.to_json()}
 
 
 def _format_of(row: str) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from ..errors import DataError
 from ..solve.confidence import split
-from ..sources.data import Samples, load_samples
+from ..sources.data import Samples
 from ..values import Settings
 from ..values.options import to_json
 from .disk import fingerprint_json
@@ -39,7 +39,7 @@ def check_draws(run: Run) -> None:
     assert known is not None
     if run.settings.hold_out:
         return
-    whole = len(run.samples) if known.keeps_samples else len(load_samples(known.data))
+    whole = len(run.samples) if known.keeps_samples else len(run.load(known.data))
     if run.settings.draw is None or run.settings.draw >= whole or known.keeps_samples:
         why = "were given in Python" if known.keeps_samples else f"are all {whole:,} that there are"
         raise DataError(
@@ -54,7 +54,7 @@ def _samples(run: Run, settings: Settings) -> tuple[Samples, Samples | None]:
     if known.keeps_samples:
         samples = read_samples(known.stored(run.folder, SAMPLES_FILE))
     else:
-        samples = load_samples(known.data, draw=settings.draw, seed=settings.seed, **settings.pixels)
+        samples = run.load(known.data, draw=settings.draw, seed=settings.seed)
     if not settings.hold_out:
         return samples, None
     searched, held = (

@@ -3,7 +3,7 @@
     evaluate    rows · w · running
     damage      rows · (states + w · besides) + moves
     exact       rows · (2 · states + w · besides)        states of the float batch, and those after a layer
-    linear      rows · (states + w · besides + layers · outputs)
+    linear      rows · (states + w · besides + layers · outputs), of which outputs at most 1 GB
     traces      rows · (everything + besides), 8 rows at most; twice everything for Hutchinson's
 
 each with the rounded weights; a network's values are counted (`network/footprint.py`), and w allows for what
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError
-from ..measure.damage import MEMORY_BYTES as MOVES_BYTES
+from ..measure.expansion import OUTPUT_BYTES
+from ..measure.sketch import SKETCH_BYTES as MOVES_BYTES
 from ..measure.traces import MINI_BATCH
 from ..network.footprint import Footprint, footprint, weight_bytes
 from ..network.program import Program
@@ -54,7 +55,7 @@ class Needs:
             "evaluate": rows * WORKSPACE * values.running,
             "damage": rows * passing + min(MOVES_BYTES, 4 * self.layers * rows * values.outputs),
             "exact": rows * (passing + values.states),
-            "linear": rows * (passing + self.layers * values.outputs),
+            "linear": rows * passing + min(OUTPUT_BYTES, rows * self.layers * values.outputs),
             "traces": few * (values.everything + values.besides),
             "hutchinson": few * (TWICE_DERIVED * values.everything + values.besides),
         }[stage]

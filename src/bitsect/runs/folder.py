@@ -48,6 +48,9 @@ OWNED = (
     "plans/*.json",
     "results/*.json",
     "scores-*.json",
+    "pairs-*.json",
+    "latency-*.json",
+    "measured-*.json",
     "plans.jsonl",
     *(
         "plan.json",
@@ -56,6 +59,12 @@ OWNED = (
         "trials.json",
         "ranges.json",
         "capture.json",
+        "layers.json",
+        "choices.json",
+        "curve.json",
+        "values.json",
+        "blame.json",
+        "report.html",
         MODEL_FILE,
         SAMPLES_FILE,
         "run.json",
@@ -257,6 +266,11 @@ class RunFolder:
         known = self.read_json("run.json") or {}
         if not known.keys() >= besides.keys():
             self.write_json("run.json", {**besides, **known})
+
+    def recognise(self) -> None:
+        """Take the run that is here for what it says it is: all its files must be of it."""
+        known = self._read("run.json")
+        self.run = None if known is None else str(known.get("run"))
 
     def _refuse_journals_of_others(self, run: str) -> None:
         """Without a run.json, journals could be anyone's: they must name this run in their first bytes."""

@@ -30,6 +30,8 @@ from ..sources.tasks.task import Task, task_named
 from ..values import Comparison, Resources, Settings, placement_named
 from ..values.options import changed, given, on_top_of, to_json
 from ..values.settings import ROWS
+from ..values.shown import LayerFacts, Structure
+from .bar import Bar
 from .estimate import fitting_batch
 from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
 from .progress import Progress
@@ -62,7 +64,7 @@ def open_run(
     if data is None and not of_run:
         data = own_samples(model)
     asked = _Asked(model, data, settings or Settings())
-    progress = progress or Progress()
+    progress = progress or Bar()
     with ExitStack() as undo:
         folder = _folder(model if of_run else None, out, fresh, undo)
         known = None if fresh else Recorded.read(folder)
@@ -90,6 +92,7 @@ def open_run(
             folder.clear()
         _claim(folder, known, facts, program, samples, spec)
         _remember_comparison(folder, program)
+        _remember_layers(folder, program)
         searched, held_out = _held_out(samples, resolved)
         temporary = out is None and not of_run
         run = Run(folder, program, searched, task, resolved, progress, temporary, held_out)
@@ -275,9 +278,10 @@ def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> R
     """The folder to work in, which `undo` gives up again."""
     if run is not None:
         if not RunFolder.is_run(Path(run)):
-            raise RunError(
-                f"{run} is not a run, it holds no run.json: `bitsect quantize MODEL --out` makes one"
-            )
+            way_out = "`bitsect quantize MODEL --out` makes one"
+            if (Path(run) / "config.json").is_file():
+                way_out = f"for a network of transformers give hf:{run}"
+            raise RunError(f"{run} is not a run, it holds no run.json: {way_out}")
         if fresh or (out is not None and Path(out).resolve() != Path(run).resolve()):
             raise RunError(f"{run} is a run, which is continued where it is: to make another, name its model")
         out = run
@@ -342,6 +346,17 @@ def _remember_comparison(folder: RunFolder, program: Program) -> None:
             program.comparison = Comparison.from_json(known)
         except (KeyError, TypeError):
             raise RunError(f"{folder.path / 'capture.json'} is damaged: delete it") from None
+
+
+def _remember_layers(folder: RunFolder, program: Program) -> None:
+    """Keep what the network is made of, so that the run can be shown without loading it."""
+    layers = (
+        LayerFacts(each.name, each.kind, each.weight_shape, each.weights, each.macs, len(each.places))
+        for each in program.layers
+    )
+    structure = Structure(tuple(layers), tuple(program.skipped)).to_json()
+    if folder.read_json("layers.json") != structure:
+        folder.write_json("layers.json", structure)
 
 
 def _check(program: Program) -> None:

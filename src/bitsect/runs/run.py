@@ -26,6 +26,7 @@ from ..sources.tasks.task import Task
 from ..values import Damage, Format, Layer, Ranges, Resources, Scores, Scoring, Settings, placement_named
 from ..values.damage import Change
 from ..values.options import on_top_of, to_json
+from ..values.shown import Interaction
 from .disk import fingerprint_json, reading
 from .estimate import Needs, doubts
 from .folder import RunFolder
@@ -112,8 +113,9 @@ class Run:
         return self._in(folder, settings).within(self)
 
     def within(self, run: Run) -> Run:
-        """This run, with the workers of the one that it is a part of."""
+        """This run, with the workers of the one that it is a part of, and read as that is."""
         self.workers, self.resources, self._within = run.workers, run.resources, run
+        self.preparation = run.preparation
         return self
 
     def _in(self, folder: RunFolder, settings: Settings) -> Run:
@@ -260,10 +262,18 @@ class Run:
             if wanted is None or draws == most or (scores.split_half or 0.0) >= wanted:
                 break
             draws = {name: min(2 * draws[name], most[name]) for name in most}
-        options = to_json(scoring)
-        name = f"scores-{scores.metric}-{format}-{fingerprint_json(options)[:8]}.json"
-        self.folder.write_json(name, {**scores.to_json(), "scoring": options})
+        self._keep_scores(scores, scoring)
         return scores
+
+    def _keep_scores(self, scores: Scores, scoring: Scoring) -> None:
+        options = to_json(scoring)
+        name = f"scores-{scores.metric}-{scores.format}-{fingerprint_json(options)[:8]}.json"
+        self.folder.write_json(name, {**scores.to_json(), "scoring": options})
+
+    def _keep_pairs(self, found: Interaction) -> None:
+        """Keep how layers hurt together, to look at."""
+        name = f"pairs-{found.measure.replace(' ', '-')}-{found.format}.json"
+        self.folder.write_json(name, found.to_json())
 
     def _scores(self, scoring: Scoring, format: Format, samples: int, probes: int) -> Scores:
         metric = metric_named(scoring.metric)
@@ -274,7 +284,11 @@ class Run:
             Context(self.evaluator((format,)), samples), self.folder.journal, self.progress.stage
         )
         drawn = on_top_of(scoring, Scoring(probes=probes))
-        return score(measuring.tables(metric.needs, format, drawn), metric, format, drawn)
+        measured = measuring.tables(metric.needs, format, drawn)
+        losses = measured.losses.get(format.name)
+        if losses is not None and losses.pair is not None:
+            self._keep_pairs(Interaction.of_losses(losses, format.name, measured.layers))
+        return score(measured, metric, format, drawn)
 
     def damage(
         self, changes: Sequence[Change], most: int | None = None, until_stable: float | None = None
@@ -302,4 +316,9 @@ class Run:
         found = [halves_agree(single[[f == format for _, f in changes]]) for format in formats]
         agreement = min((value for value in found if value is not None), default=None)
         error = single.std(axis=1, ddof=1) / single.shape[1] ** 0.5 if single.shape[1] > 1 else None
-        return replace(damage, split_half=agreement, standard_error=error)
+        damage = replace(damage, split_half=agreement, standard_error=error)
+        for format in formats:
+            names = [layer.name for layer in self.layers]
+            self._keep_scores(damage.scores(names, format), Scoring(metric="damage"))
+            self._keep_pairs(Interaction.of_damage(damage, format))
+        return damage

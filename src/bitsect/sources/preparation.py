@@ -21,13 +21,14 @@ class Preparation:
     inputs: tuple[str, ...] | None = None  # what its forward takes; None if that is not known
     classes: Mapping[str, int] = field(default_factory=dict)  # names of labels
     longest: int | None = None  # tokens at most
+    vocabulary: int | None = None  # how many tokens it knows
 
     @property
     def tokenizer(self) -> Any:
         """The tokenizer; a processor of several kinds of inputs holds one."""
         found = getattr(self.processor, "tokenizer", self.processor)
         if found is None or not hasattr(found, "convert_tokens_to_ids"):
-            raise DataError(f"texts need the tokenizer of the network: {self.missing or NO_TOKENIZER}")
+            raise DataError(self.missing or NO_TOKENIZER)
         return found
 
     @property
@@ -42,7 +43,10 @@ class Preparation:
         return {name: encoded[name] for name in encoded if name in names}
 
 
-NO_TOKENIZER = "name one with [processor=hf:FOLDER], or give tokens by the names of the network's inputs"
+NO_TOKENIZER = (
+    "texts need the tokenizer of the network: name one with [processor=hf:FOLDER], or give tokens by the "
+    "names of the network's inputs"
+)
 NOTHING = Preparation("the network")
 
 

@@ -14,7 +14,6 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +26,16 @@ from ...network.program import Program
 from ...network.remarks import float32_instead
 from ...values import Plan
 from ...values.destination import check_written
+from ..exporter import Written
 from ..subject import Subject
-from ..ties import CodesOf, Key
 from .edit import Edit
-from .form import FORMS, Note
+from .form import FORMS
 from .marks import DOMAIN, OPSET, to_onnx
 
 LARGEST_FILE_BYTES = (
     2_000_000_000  # protobuf ends at 2 GiB: what is larger keeps its weights in a file beside it
 )
 DIGITS = 16  # of the digest in the name of that file
-
-
-@dataclass(frozen=True)
-class Written:
-    """A written model."""
-
-    path: Path
-    destination: str
-    size_bytes: int  # with the file of its weights, where there is one
-    notes: tuple[Note, ...]
-    codes: Mapping[Key, CodesOf]
 
 
 def write_onnx(

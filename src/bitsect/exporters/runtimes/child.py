@@ -67,14 +67,17 @@ class OpenVinoEngine:
         self.core = openvino.Core()
 
     def load(self, path: str, threads: int) -> Run:
+        model = self.core.read_model(path)
+        nodes = [node for node in model.get_ordered_ops() if node.get_output_size()]
+        half = any(node.get_output_element_type(0) == self.module.Type.f16 for node in nodes)
         # Left to itself it computes float layers in bfloat16 where the processor has that.
         options = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": "f16" if half else "f32",
         }
-        compiled = self.core.compile_model(self.core.read_model(path), "CPU", options)
+        compiled = self.core.compile_model(model, "CPU", options)
         request, outputs = compiled.create_infer_request(), compiled.outputs
 
         def run(feed: Feed) -> list[np.ndarray[Any, Any]]:

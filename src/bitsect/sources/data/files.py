@@ -29,7 +29,7 @@ def read_arrays(path: Path, name: str, pixels: Pixels) -> Arrays:
     What `pixels` says goes before the file's own mean and std. Floats are taken as they are, except
     that float64, numpy's default, becomes the networks' float32.
     """
-    tensors = {key: _narrow(tensor) for key, tensor in READERS[path.suffix](path, name).items()}
+    tensors = {key: _narrow(tensor) for key, tensor in READERS[path.suffix.lower()](path, name).items()}
     labels, mean, std = (tensors.pop(key, None) for key in RESERVED)
     if labels is None:
         labels = take_labels(tensors, name)

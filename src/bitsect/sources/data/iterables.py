@@ -13,7 +13,8 @@ from ...errors import DataError
 from ..tasks.outputs import IGNORED
 from .arrays import Arrays, Form, make_arrays, take_labels
 from .pixels import Pixels
-from .sequences import Sequences, filled
+from .samples import Source
+from .sequences import Sequences, filled, shown
 
 NAME = "data"
 IDS, MASK = "input_ids", "attention_mask"
@@ -39,7 +40,7 @@ def collect(data: Any, pixels: Pixels) -> Arrays | Sequences:
         if not same or (batch.labels is not None) != labelled:
             raise DataError(f"{batch.title} is made of other parts than the first: make all batches alike")
     if form == "dict" and _are_ragged(batches):
-        return _sequences(batches)
+        return _sequences(batches, NAME)
     tensors = {key: _joined([batch.tensors[key] for batch in batches]) for key in batches[0].tensors}
     labels = _joined([batch.labels for batch in batches if batch.labels is not None]) if labelled else None
     return make_arrays(NAME, tensors, form, labels, pixels)
@@ -51,15 +52,28 @@ def _are_ragged(batches: list[Arrays]) -> bool:
     return len({part.shape[1] for part in ids if part is not None and part.ndim == 2}) > 1
 
 
-def _sequences(batches: list[Arrays]) -> Sequences:
+def without_padding(source: Source) -> Source:
+    """Rows of tokens as long as their masks say, where all are filled up to one length; else the same."""
+    if not isinstance(source, Arrays) or source.form != "dict":
+        return source
+    mask, shape = source.tensors.get(MASK), source.tensors.get(IDS, torch.empty(0)).shape
+    alike = len(shape) == 2 and all(tensor.shape == shape for tensor in source.tensors.values())
+    if mask is None or not alike or bool(mask.bool().all()):
+        return source
+    return _sequences([source], source.title)
+
+
+def _sequences(batches: list[Arrays], title: str) -> Sequences:
     """Rows of tokens without the padding that a mask shows."""
+    ids, mask = batches[0].tensors[IDS], batches[0].tensors.get(MASK)
+    masked = ids[mask == 0] if mask is not None and mask.shape == ids.shape else ids[:0]
+    fillers = {IDS: int(masked[0])} if masked.numel() else {}
     rows: dict[str, list[Tensor]] = {key: [] for key in batches[0].tensors}
     labels: list[Tensor] = []
     for batch in batches:
         width, mask = batch.tensors[IDS].shape[1], batch.tensors.get(MASK)
         for row in range(len(batch)):
-            inside = torch.arange(width) if mask is None else mask[row].nonzero().flatten()
-            kept = slice(int(inside[0]), int(inside[-1]) + 1) if len(inside) else slice(0, 0)
+            kept = slice(0, width) if mask is None else shown(mask[row])
             for key, tensor in batch.tensors.items():
                 if tensor.ndim != 2 or tensor.shape[1] != width:
                     raise DataError(f"{batch.title}: '{key}' is {tuple(tensor.shape)} beside {width} tokens")
@@ -71,8 +85,10 @@ def _sequences(batches: list[Arrays]) -> Sequences:
     held = None
     if labels:
         held = filled(labels, IGNORED) if labels[0].ndim else torch.stack(labels)
+        held = held if held.is_floating_point() else held.to(torch.int64)
     places = [f"sample {number}" for number in range(len(sizes))]
-    return Sequences(NAME, {key: filled(parts, 0) for key, parts in rows.items()}, sizes, held, places)
+    tensors = {key: filled(parts, fillers.get(key, 0)) for key, parts in rows.items()}
+    return Sequences(title, tensors, sizes, held, places, fillers=fillers)
 
 
 def _batch(batch: Any, name: str) -> Arrays:
@@ -104,6 +120,11 @@ def _batch(batch: Any, name: str) -> Arrays:
 def _tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
+    if isinstance(value, str):
+        raise DataError(
+            f"{name} holds a text: give texts as a list of dictionaries, [{{'text': …, 'label': …}}], "
+            "with [processor=TOKENIZER]"
+        )
     if not isinstance(value, Tensor) or value.ndim == 0:
         raise DataError(
             f"{name} holds a single {type(value).__name__}: give batches of tensors, as a DataLoader does"

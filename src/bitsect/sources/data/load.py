@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from ...errors import DataError
-from ..preparation import Reading
+from ..preparation import Preparation, Reading
 from .files import READERS, read_arrays
 from .folder import list_images
-from .iterables import collect
+from .iterables import collect, without_padding
 from .pixels import PerChannel, Pixels
 from .records import DATASETS, read_dataset, read_records
 from .rows import from_records, rows_of
@@ -65,6 +65,9 @@ def load_samples(
         raise DataError(
             f"data of type {type(data).__name__}: give {EXPECTED}, tensors, or a DataLoader around a Dataset"
         )
+    if reading.preparation.inputs is not None and not isinstance(data, Samples):
+        source = without_padding(source)  # a network of transformers takes any length
+    _check_tokens(source, reading.preparation)
     if reading.task == "features":  # what is kept are the float network's own, whatever classes there are
         source = source.without_labels()
     options: dict[str, Any] = {key: value for key, value in asdict(pixels).items() if value is not None}
@@ -79,6 +82,29 @@ def load_samples(
     return Samples(source, spec, options)
 
 
+def _check_tokens(source: Source, preparation: Preparation) -> None:
+    """Refuse more tokens than the network takes, and those of another network's tokenizer."""
+    ids = getattr(source, "tensors", {}).get("input_ids")
+    if ids is None or ids.ndim != 2 or ids.is_floating_point():
+        return
+    longest, vocabulary = preparation.longest, preparation.vocabulary
+    sizes = torch.full((len(ids),), ids.shape[1]) if source.lengths is None else source.lengths
+    if longest is not None and int(sizes.max()) > longest:
+        row = int(sizes.argmax())
+        raise DataError(
+            f"{source.name(row)} has {int(sizes[row])} tokens, the network takes {longest}: cut it"
+        )
+    unknown = (ids < 0) | (ids >= (vocabulary or torch.inf))
+    unknown &= torch.arange(ids.shape[1]) < sizes[:, None]
+    rows = unknown.any(1).nonzero().flatten()
+    if len(rows):
+        row = int(rows[0])
+        raise DataError(
+            f"{source.name(row)} has the token {int(ids[row][unknown[row]][0])}, the network knows 0 to "
+            f"{(vocabulary or 0) - 1}: use the tokenizer that belongs to it"
+        )
+
+
 def _opened(spec: str, pixels: Pixels, workers: int, reading: Reading) -> tuple[str, Source]:
     if spec == MEMORY:
         raise DataError("these samples were given as Python objects, which no file holds: give them again")
@@ -90,13 +116,17 @@ def _opened(spec: str, pixels: Pixels, workers: int, reading: Reading) -> tuple[
         return spec, from_records(read_dataset(spec), reading, pixels)
     path = Path(spec).expanduser().absolute()
     if path.is_dir():
+        inputs, name = reading.preparation.inputs, reading.preparation.name
+        if inputs is not None and "input_ids" in inputs and "pixel_values" not in inputs:
+            raise DataError(f"{spec} is a folder, of images; {name} takes texts: give a file of them")
         return str(path), list_images(
             path, pixels, workers, reading.preparation.images, reading.preparation.classes
         )
     if not path.exists():
         raise DataError(f"{spec}: no such file or folder: give {EXPECTED}")
-    if path.suffix in TABLES:
+    suffix = path.suffix.lower()
+    if suffix in TABLES:
         return str(path), from_records(read_records(path, spec), reading, pixels)
-    if path.suffix not in READERS:
+    if suffix not in READERS:
         raise DataError(f"{spec}: unknown kind of data: give {EXPECTED}")
     return str(path), read_arrays(path, spec, pixels)

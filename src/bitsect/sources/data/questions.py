@@ -99,7 +99,7 @@ def _label(
     last = spans[inside[-1]][1] if inside else 0  # type: ignore[index]
     start = end = 0
     for text, at in answers[:1]:
-        at = context.find(text) if at < 0 else at
+        at = at if at >= 0 and context.startswith(text, at) else context.find(text)
         if inside and at >= first and at + len(text) <= last and text:
             start = next((k for k in reversed(inside) if spans[k][0] <= at), 0)  # type: ignore[index]
             end = next((k for k in inside if spans[k][1] >= at + len(text)), 0)  # type: ignore[index]

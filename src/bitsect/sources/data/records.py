@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def read_records(path: Path, name: str) -> Records:
     with reading(name, DataError, what="file of texts"):
         if path.stat().st_size > LARGEST_BYTES:
             raise DataError(f"{name}: larger than {LARGEST_BYTES // 2**30} GB: give a part of it")
-        return READERS[path.suffix](_decoded(path, name), name)
+        return READERS[path.suffix.lower()](_decoded(path, name), name)
 
 
 def _decoded(path: Path, name: str) -> str:
@@ -57,13 +58,17 @@ def _decoded(path: Path, name: str) -> str:
 
 
 def _read_csv(text: str, name: str) -> Records:
-    return _table(csv.reader(text.splitlines(keepends=True), strict=True), name)
+    return _table(csv.reader(_lines(text), strict=True), name)
 
 
 def _read_tsv(text: str, name: str) -> Records:
     # Tabs part columns, and quotation marks are part of the text.
-    lines = text.splitlines() if "\r" in text else text.split("\n")
-    return _table(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), name)
+    return _table(csv.reader(_lines(text), delimiter="\t", quoting=csv.QUOTE_NONE), name)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines of a file; `str.splitlines` would also break a text at its separators of paragraphs."""
+    return io.StringIO(text, newline="")
 
 
 def _table(reader: Any, name: str) -> Records:
@@ -71,6 +76,7 @@ def _table(reader: Any, name: str) -> Records:
     rows: list[dict[str, Any]] = []
     places: list[str] = []
     header: list[str] | None = None
+    shortest = csv.field_size_limit(LARGEST_BYTES - 1)  # of a text, which may be a book
     try:
         for fields in reader:
             if not fields:
@@ -89,6 +95,8 @@ def _table(reader: Any, name: str) -> Records:
             places.append(f"line {reader.line_num}")
     except csv.Error as error:
         raise DataError(f"{name}: line {reader.line_num}: {error}: mend this line") from None
+    finally:
+        csv.field_size_limit(shortest)
     return Records(name, rows, places)
 
 
@@ -153,7 +161,7 @@ def _questions(articles: list[Any], name: str) -> Iterator[tuple[dict[str, Any],
 
 def _read_text(text: str, name: str) -> Records:
     """One running text, line by line with their ends."""
-    lines = text.splitlines(keepends=True)
+    lines = list(_lines(text))
     if not text.strip():
         raise DataError(f"{name}: holds no text: give some")
     return Records(

@@ -111,6 +111,12 @@ class Samples:
     def inputs(self, indices: slice | Tensor) -> Inputs:
         return next(self.source.stream([torch.arange(len(self))[indices]]))
 
+    def typical(self) -> Inputs:
+        """The inputs of one sample to time a network on: the first, of several lengths the middle one."""
+        lengths = self.source.lengths
+        index = 0 if lengths is None else int((lengths == lengths.median()).nonzero()[0])
+        return self.inputs(slice(index, index + 1))
+
     def parts(self, batch_size: int) -> list[Tensor]:
         """The indices of every batch: in order or, where lengths differ, those of one length together.
 

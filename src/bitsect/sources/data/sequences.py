@@ -101,6 +101,16 @@ class Sequences:
             yield tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
+def shown(mask: Tensor) -> slice:
+    """The part of a row that its mask shows: from the first token to the last.
+
+    >>> shown(torch.tensor([0, 1, 1, 0, 1, 0]))
+    slice(1, 5, None)
+    """
+    inside = mask.nonzero().flatten()
+    return slice(int(inside[0]), int(inside[-1]) + 1) if len(inside) else slice(0, 0)
+
+
 def filled(rows: Sequence[Sequence[int] | Tensor], filler: int | float) -> Tensor:
     """Rows of several lengths as one tensor, each filled up to the longest.
 

@@ -15,7 +15,7 @@ from ..tasks.outputs import IGNORED
 from .columns import Columns
 from .questions import encode_questions
 from .records import Records
-from .sequences import Sequences, filled
+from .sequences import Sequences, filled, shown
 
 BLOCK = 256  # tokens of a piece of running text, where nothing else is said
 MASKED = 0.15  # the share of tokens that a masked language model is asked for
@@ -217,6 +217,7 @@ def _tokenized(records: Records, reading: Reading) -> Sequences:
     """Rows that hold tokens already, as `datasets` has them after a tokenizer was mapped over it."""
     names = [name for name in records.columns if _are_tokens(records.rows[0][name])]
     encoded = {name: [list(map(int, row[name])) for row in records.rows] for name in names}
+    _strip(encoded)
     given = encoded.pop("labels", encoded.pop("label", None))
     taken = reading.preparation.taken(encoded)
     if given is not None and reading.task == "multi-label":
@@ -231,6 +232,15 @@ def _tokenized(records: Records, reading: Reading) -> Sequences:
         if len({len(rows[index]) for rows in taken.values()}) > 1:
             raise DataError(f"{records.name(index)}: its inputs are of several lengths: mend it")
     return _sequences(records, reading, taken, labels)
+
+
+def _strip(encoded: dict[str, list[list[int]]]) -> None:
+    """Take off the padding that masks show, of everything that is as long as its row."""
+    for index, mask in enumerate(encoded.get("attention_mask", ())):
+        kept = shown(torch.tensor(mask))
+        for rows in encoded.values():
+            if len(rows[index]) == len(mask):
+                rows[index] = rows[index][kept]
 
 
 def _are_tokens(value: Any) -> bool:

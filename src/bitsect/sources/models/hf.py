@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...errors import BitsectError, MissingExtraError
-from ...files import first_line
+from ...files import first_line, read_json
 from ..preparation import Preparation
 
 PREFIX = "hf:"
@@ -36,6 +36,11 @@ TASKS = {
     "Encoder": "features",
     "Model": "features",
 }
+# Networks whose positions begin after that of the token for padding: as many fewer they take.
+AFTER_PADDING = (
+    *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "mpnet"),
+    *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+)
 PROBLEMS = {"regression": "regression", "multi_label_classification": "multi-label"}
 
 
@@ -50,6 +55,8 @@ class Place:
     @classmethod
     def of(cls, spec: str) -> Place:
         name, _, revision = spec.removeprefix(PREFIX).partition("@")
+        if Path(spec.removeprefix(PREFIX)).expanduser().is_dir():  # whose name may hold an @
+            name = spec.removeprefix(PREFIX)
         if not name:
             raise BitsectError(f"model '{spec}': expected hf:FOLDER or hf:NAME[@REVISION]")
         folder = Path(name).expanduser()
@@ -72,16 +79,65 @@ def load_hf(spec: str, *, trust: bool = False) -> tuple[nn.Module, Any]:
     config = _config(place, trust)
     kind = _class(place, config, trust)
     with _reading(place, "weights in safetensors"), _quiet():
-        model = kind.from_pretrained(
+        model, found = kind.from_pretrained(
             place.path,
             config=config,
             dtype=torch.float32,
             use_safetensors=None if trust else True,
             attn_implementation="eager",
             trust_remote_code=trust,
+            ignore_mismatched_sizes=True,  # they are refused in one line
+            output_loading_info=True,
             **place.options,
         )
+    _check_weights(place, found)
     return as_captured(model), example_of(model)
+
+
+def _check_weights(place: Place, found: Mapping[str, Any]) -> None:
+    """Refuse weights that transformers would make up at random, for it only warns of them."""
+    for name, stored, wanted in sorted(found["mismatched_keys"]):
+        raise BitsectError(
+            f"{place.spec}: '{name}' is {tuple(stored)} in the file and {tuple(wanted)} by config.json: "
+            "save the network again with save_pretrained"
+        )
+    missing = sorted(found["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise BitsectError(
+            f"{place.spec}: the file holds no weights for '{missing[0]}'{more}, which were never trained: "
+            "save the whole network with save_pretrained"
+        )
+
+
+def save_beside(spec: str, folder: Path, quantization: dict[str, Any]) -> None:
+    """Write the configuration of a network, marked as quantised, and what prepares its samples."""
+    place = Place.of(spec)
+    config = _config(place, trust=False)
+    loader, _ = _processor_of(_class(place, config, trust=False))
+    with _reading(place, "configuration"), _quiet():
+        config.save_pretrained(folder)
+        path = folder / "config.json"
+        known = json.loads(path.read_text(encoding="utf-8"))
+        text = json.dumps({**known, "quantization_config": quantization}, indent=2, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8")
+    if loader is not None:
+        with _quiet(), suppress(Exception):  # it may have none, and nothing of the model needs it
+            loader.from_pretrained(place.path, **place.options).save_pretrained(folder)
+
+
+def bare_network(folder: Path) -> nn.Module:
+    """The architecture that the configuration in `folder` describes, with random weights."""
+    place = Place.of(f"{PREFIX}{folder.absolute()}")
+    transformers = _transformers(place.spec)
+    with _reading(place, "configuration"), _quiet():
+        known = read_json(folder / "config.json", what="configuration")
+        if not isinstance(known, dict) or known.get("auto_map"):
+            raise BitsectError(f"{folder}: this network runs code of its author, and is not loaded")
+        known.pop("quantization_config", None)
+        config = transformers.AutoConfig.for_model(known.pop("model_type"), **known)
+        kind = _class(place, config, trust=False)
+        return as_captured(kind._from_config(config, dtype=torch.float32, attn_implementation="eager"))
 
 
 def as_captured(model: nn.Module) -> nn.Module:
@@ -98,8 +154,14 @@ def preparation_of(spec: str, *, trust: bool = False) -> Preparation:
     config = _config(place, trust)
     kind = _class(place, config, trust)
     loader, what = _processor_of(kind)
-    processor, missing = None, f"{spec} takes {kind.main_input_name}, which no file of texts or images holds"
-    if loader is not None:
+    taken = getattr(kind, "main_input_name", "")
+    processor, missing = None, f"{spec} takes {taken}, which a file of texts does not hold"
+    if _writes(kind, config):
+        missing = (
+            f"{spec}: {kind.__name__} goes on with a text that no file holds (decoder_input_ids): give its "
+            "encoder, or arrays with all its inputs by name and a task of your own"
+        )
+    elif loader is not None:
         try:
             with _quiet():
                 processor = loader.from_pretrained(place.path, trust_remote_code=trust, **place.options)
@@ -108,7 +170,8 @@ def preparation_of(spec: str, *, trust: bool = False) -> Preparation:
                 raise ValueError("it knows no words")
         except Exception as error:  # it is needed only for texts and images
             missing = (
-                f"{spec} has no {what} that can be loaded ({first_line(error)}): save it beside the network"
+                f"texts need the tokenizer of the network: {spec} has no {what} that can be loaded "
+                f"({first_line(error)}): save it beside the network"
             )
     return describe(kind, config, spec, processor, missing)
 
@@ -119,7 +182,15 @@ def describe(kind: type, config: Any, name: str, processor: Any = None, missing:
     classes = {str(label): int(number) for label, number in (getattr(config, "label2id", None) or {}).items()}
     forward = tuple(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
     return Preparation(
-        name, processor, missing, task_of(kind, config), kind.__name__, forward, classes, longest
+        name,
+        processor,
+        missing,
+        task_of(kind, config),
+        kind.__name__,
+        forward,
+        classes,
+        longest,
+        getattr(config, "vocab_size", None),
     )
 
 
@@ -135,14 +206,20 @@ def preparation_of_object(model: Any, processor: Any) -> Preparation | None:
 
 def task_of(kind: type, config: Any) -> str | None:
     """The task of a class, by how its name ends; its configuration tells regressions from classifiers."""
-    task = next((task for ending, task in TASKS.items() if kind.__name__.endswith(ending)), None)
-    if kind.__name__.endswith("ForSequenceClassification"):
+    own = getattr(config, "auto_map", None) or {}  # which says what an author's own class is for
+    name = next((auto for auto, each in own.items() if _is_of(kind, auto, each)), kind.__name__)
+    task = next((task for ending, task in TASKS.items() if name.endswith(ending)), None)
+    if name.endswith("ForSequenceClassification"):
         problem = getattr(config, "problem_type", None)
         if problem in PROBLEMS:
             return PROBLEMS[problem]
         if getattr(config, "num_labels", 2) == 1:
             return "regression"
     return task
+
+
+def _is_of(kind: type, auto: str, reference: Any) -> bool:
+    return auto.startswith("AutoModel") and str(reference).endswith(f".{kind.__name__}")
 
 
 def example_of(model: Any) -> Any:
@@ -178,7 +255,9 @@ def _config(place: Place, trust: bool) -> Any:
 def _class(place: Place, config: Any, trust: bool) -> Any:
     """The class of the network: the one that it was saved as."""
     transformers = _transformers(place.spec)
-    for name in getattr(config, "architectures", None) or ():
+    own = getattr(config, "auto_map", None) or {}
+    names = getattr(config, "architectures", None) or ()
+    for name in names:
         found = getattr(transformers, name, None)
         if found is None:  # parts, such as the encoder of Whisper, are in the module of their model
             module = f"transformers.models.{config.model_type}.modeling_{config.model_type}"
@@ -188,9 +267,25 @@ def _class(place: Place, config: Any, trust: bool) -> Any:
                 found = None
         if isinstance(found, type) and issubclass(found, nn.Module) and hasattr(found, "from_pretrained"):
             return found
-        if not trust:
-            raise BitsectError(f"{place.spec}: transformers {transformers.__version__} knows no '{name}'")
-    return transformers.AutoModel
+    for reference in (str(each) for auto, each in own.items() if auto.startswith("AutoModel")):
+        if not names or reference.rpartition(".")[2] in names:
+            with _reading(place, "code"), _quiet():
+                return transformers.dynamic_module_utils.get_class_from_dynamic_module(
+                    reference, place.path, **place.options
+                )
+    if names:
+        raise BitsectError(f"{place.spec}: transformers {transformers.__version__} knows no '{names[0]}'")
+    raise BitsectError(
+        f"{place.spec}: config.json does not say of which class the network is: add "
+        '"architectures": ["…ForSequenceClassification"] or the like'
+    )
+
+
+def _writes(kind: type, config: Any) -> bool:
+    """Whether a network is given a text, and what it has written so far of another."""
+    takes = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
+    judged = task_of(kind, config) in ("classification", "regression", "multi-label", "question-answering")
+    return bool(getattr(config, "is_encoder_decoder", False)) and "decoder_input_ids" in takes and not judged
 
 
 def _processor_of(kind: Any) -> tuple[Any, str]:
@@ -207,8 +302,11 @@ def _processor_of(kind: Any) -> tuple[Any, str]:
 def _longest(config: Any, processor: Any) -> int | None:
     """Tokens at most, of those limits that are limits."""
     tokenizer = getattr(processor, "tokenizer", processor)
+    positions = getattr(config, "max_position_embeddings", None)
+    if isinstance(positions, int) and getattr(config, "model_type", "") in AFTER_PADDING:
+        positions -= (config.pad_token_id or 0) + 1
     limits = [
-        getattr(config, "max_position_embeddings", None),
+        positions,
         getattr(config, "n_positions", None) if getattr(config, "model_type", "") != "t5" else None,
         getattr(tokenizer, "model_max_length", None),
     ]

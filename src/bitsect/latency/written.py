@@ -1,0 +1,59 @@
+"""A network as it is written to be timed, and which of its layers a runtime has kernels for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import CaptureError
+from ..exporters.onnx.write import write_onnx
+from ..exporters.subject import Subject
+from ..network.operators import never_negative
+from ..network.program import Program
+from ..rounding.rounder import Rounder
+from ..sources.tasks.task import task_named
+from ..values import ONNXRUNTIME, Format, Layer, Plan, Range, Ranges
+from ..values.latency_table import gemm_shape
+
+
+@dataclass(frozen=True)
+class Written:
+    """A network that is written to be timed: its program, and a rounder for its runtime.
+
+    How long a kernel takes hangs on shapes and types, not on values: any ranges will do that end before
+    rectifiers do, as calibrated ones do, so that these are left to the rounding.
+    """
+
+    program: Program
+    rounder: Rounder
+    inputs: Any  # of one sample
+
+    @classmethod
+    def of(cls, program: Program, inputs: Any) -> Written:
+        _check_weights(program)
+        table = {
+            name: dict.fromkeys((8, 4), Range(1.0, all(map(never_negative, program.nodes_of(name)))))
+            for name in program.tensors
+        }
+        ranges = Ranges("max", "auto", 100.0, 1, table)
+        return cls(program, Rounder(program, ranges, ONNXRUNTIME, "nearest"), inputs)
+
+    def write(self, plan: Plan, path: Path) -> Path:
+        subject = Subject(self.program, self.rounder, plan, task_named("classification"))
+        return write_onnx(subject, path, "onnxruntime").path
+
+
+def takes(layer: Layer, format: Format) -> bool:
+    """Whether a runtime has a kernel for it: weight-only ones are for linear layers."""
+    if format.is_float or layer.kind == "embedding":
+        return format.is_float
+    if format.activation_bits is not None:
+        return format.group_size is None
+    depths = {gemm_shape(place)[2] for place in layer.places} if layer.kind == "linear" else set()
+    return bool(depths) and all(depth % (format.group_size or 1) == 0 for depth in depths)
+
+
+def _check_weights(program: Program) -> None:
+    if program.device.type == "meta":
+        raise CaptureError("the network has no weights, only shapes: it cannot be timed")

@@ -1,0 +1,72 @@
+"""report: a run as one page that explains itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import BitsectError
+from ..reports.html.page import check_extra, has_extra, page
+from ..reports.reading import read_story, story_of
+from ..runs.disk import write_text
+from ..runs.opening import open_run
+from ..runs.progress import Progress
+from ..runs.run import Run
+from ..values import FLOAT, Plan
+from .blame import blame as find_blame
+from .plans import same_task
+from .shown import keep_values
+
+FILE = "report.html"
+
+
+def report(
+    run: str | Path,
+    *,
+    out: str | Path | None = None,
+    blame: bool = False,
+    task: Any = None,
+    trust: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """The path of a page that shows a run: one file that needs no network, in the run folder or as `out`.
+
+    It is made of what the run has found so far, finished or not. Histograms of the layers are measured
+    now where they are missing; where the network or the samples are gone, the page does without.
+
+    Arguments:
+        run: the folder of a run.
+        out: where to write the page; default: `report.html` in the run folder.
+        blame: measure first what the plan loses and to whom: see `blame`.
+        task: the run's own task again, where that is a function of yours.
+        trust, progress: as for `quantize`.
+    """
+    check_extra()
+    story = read_story(run)  # so that what is no run is refused first
+    if blame:
+        find_blame(run, task=task, trust=trust, progress=progress)
+    if not story.values:
+        _measure(run, task, trust, progress)
+    place = Path(run) / FILE if out is None else Path(out)
+    write_text(place, page(read_story(run)))
+    return place
+
+
+def write_report(run: Run) -> Path | None:
+    """The page of an open run, in its folder; None where nobody could see it or the extra is missing."""
+    if run.temporary or not has_extra():
+        return None
+    place = run.folder.inside(FILE)
+    write_text(place, page(story_of(run.folder)))
+    return place
+
+
+def _measure(run: str | Path, task: Any, trust: bool, progress: Progress | None) -> None:
+    """Keep the histograms of a run that has none: of its plan, else of the network in float."""
+    try:
+        with open_run(run, settings=same_task(task), trust=trust, progress=progress) as opened:
+            own = opened.folder.path / "plan.json"
+            plan = Plan.read(own, opened.layers) if own.exists() else Plan.uniform(opened.layers, FLOAT)
+            keep_values(opened, plan)
+    except BitsectError as error:
+        (progress or Progress()).say(f"no histograms of the layers: {error}")

@@ -1,0 +1,1 @@
+"""The paper's tables and figures, drawn from the rows of runs."""

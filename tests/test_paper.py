@@ -1,0 +1,244 @@
+"""The paper's tables and figures from runs: what is printed beside them, what is drawn, what is written."""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bitsect
+from bitsect.errors import BitsectError, MissingExtraError, OptionError
+from bitsect.reports.paper.data import Data, Subject
+from bitsect.reports.paper.figures import FIGURES
+from bitsect.reports.paper.folder import page_text, write_folder
+from bitsect.reports.paper.printed import BERT, MOBILENETV2, RESNET50, most_like, printed_figure, printed_rows
+from bitsect.reports.paper.tables import comparison_table
+from bitsect.reports.text import markdown_table
+from bitsect.values import Layer
+
+HOSTILE = "$\\frac{a|b}<script>alert(1)</script>`*_"
+
+
+# ---- what the paper prints -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("table", "rows", "quoted"), [(1, 16, 11), (2, 16, 11), (3, 14, 7), (7, 6, 5)])
+def test_every_row_of_the_paper_is_there(table: int, rows: int, quoted: int) -> None:
+    found = printed_rows(table)
+    assert len(found) == rows
+    assert sum(row["origin"] == "quoted" for row in found) == quoted
+
+
+def test_shares_of_the_printed_rows_fit_their_figures() -> None:
+    """Sizes and latencies against the baseline's; accuracy is against that of each work, so it cannot be."""
+    for table in (1, 2, 3, 7):
+        baseline, *others = printed_rows(table)
+        for row in others:
+            for figure, share in (("size_mb", "size_percent"), ("latency_ms", "latency_percent")):
+                if row[figure] is not None:
+                    # The paper rounds milliseconds and megabytes to two digits.
+                    error = 100 * 0.0101 / baseline[figure] * max(1, row[figure] / baseline[figure]) + 0.06
+                    assert 100 * row[figure] / baseline[figure] == pytest.approx(row[share], abs=error)
+
+
+def test_figures_of_the_supplement() -> None:
+    assert printed_figure("greedy", RESNET50, "aughessian", "99%") == 71.97
+    assert printed_figure("interlayer", BERT, "interlayer", "99.99%") == 85.35
+    assert printed_figure("evaluations", BERT, "aughessian", "99%", "4") == 8
+    assert printed_figure("greedy", BERT, "hessian", "99%") is None
+
+
+def test_a_network_stands_beside_the_one_it_is_most_like() -> None:
+    def of(*kinds: str) -> tuple[Layer, ...]:
+        return tuple(Layer(kind, kind, (1,), ()) for kind in kinds)
+
+    assert most_like(of("conv2d", "linear")) == RESNET50
+    assert most_like(of("conv2d", "depthwise", "linear")) == MOBILENETV2
+    assert most_like(of("linear", "matmul", "conv2d")) == BERT
+
+
+# ---- from runs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(1)
+    layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)
+    network = nn.Sequential(*layers).eval()
+    x = torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        y = network(x).argmax(1)
+    folder = tmp_path_factory.mktemp("paper")
+    np.savez(folder / "samples.npz", x=x.numpy(), y=y.numpy())
+    asked: dict[str, Any] = {"draw": 24, "threads": 1, "batch_size": 8, "method": "paper", "metric": "random"}
+    bitsect.sensitivity(network, str(folder / "samples.npz"), out=folder / "net$1", **asked)
+    return folder / "net$1"
+
+
+def test_everything_of_two_runs_is_drawn_and_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    asked: dict[str, Any] = {"targets": "80%,95%", "draws": 2, "test_data": str(run.parent / "samples.npz")}
+    made = bitsect.paper("all", [run, other], out=tmp_path / "drawn", **asked)
+    names = {path.name for path in (tmp_path / "drawn").iterdir()}
+    assert {f"{name}.csv" for name in made.made} <= names
+    assert {f"{name}.{ending}" for name in FIGURES for ending in ("svg", "png")} <= names
+    for name in FIGURES:
+        assert (tmp_path / "drawn" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert b"</svg>" in (tmp_path / "drawn" / f"{name}.svg").read_bytes()
+    page = (tmp_path / "drawn" / "README.md").read_text()
+    for words in (
+        "Table 1 (ResNet50), with net$1, other",
+        "| other | yes |",
+        "| MrBiQ† | quoted |",
+        "paper, ResNet50",
+    ):
+        assert words in page
+    for reference in ("figure2.svg", "thresholds.svg", "error-bars.csv"):
+        assert f"({reference})" in page
+    again = made.write(tmp_path / "again")
+    assert again[0].name == "README.md"
+    for path in again:
+        assert path.read_bytes() == (tmp_path / "drawn" / path.name).read_bytes(), path.name
+
+
+def test_rows_of_a_table_are_what_was_found(run: Path, tmp_path: Path) -> None:
+    made = bitsect.paper("table", run, targets="95%", methods="paper", out=tmp_path)
+    compared = bitsect.compare(run, metrics="hessian,aughessian", targets="95%", latency="a100")
+    with (tmp_path / "table.csv").open() as file:
+        baseline, *rows = csv.DictReader(file)
+    assert float(baseline["size_percent"]) == 100
+    assert [row["name"] for row in rows] == ["Hessian 95 %", "AugHessian 95 %"]
+    for row, trial in zip(rows, compared.trials, strict=True):
+        assert float(row["kept_percent"]) == pytest.approx(100 * trial.kept, rel=1e-4)
+        assert float(row["latency_percent"]) == pytest.approx(100 * (trial.latency_ratio or 0), rel=1e-4)
+        expected = trial.size_ratio * float(baseline["size_mb"])
+        assert float(row["size_mb"]) == pytest.approx(expected, rel=1e-4)
+    assert all("¶" in row["marks"] for row in rows)  # there are no test samples
+    assert len(made.rows) == 3
+
+
+def test_a_figure_brings_what_is_drawn_with_it(run: Path, tmp_path: Path) -> None:
+    bitsect.paper("figure3", run, out=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "README.md",
+        "figure3.csv",
+        "figure3.png",
+        "figure3.svg",
+        "scores.csv",
+    }
+    assert list(bitsect.paper("figure3", run).made) == ["figure3"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [("figur4", "did you mean 'figure4'"), ("", "name figures and tables"), ("all,figure4", "all alone")],
+)
+def test_what_cannot_be_made(names: str, words: str, run: Path) -> None:
+    with pytest.raises(OptionError, match=words):
+        bitsect.paper(names, run)
+
+
+def test_runs_of_one_name_are_refused(run: Path) -> None:
+    with pytest.raises(OptionError, match="called otherwise"):
+        bitsect.paper("table", [run, run])
+    with pytest.raises(OptionError, match="unknown method 'papr'"):
+        bitsect.paper("table", run, methods="papr")
+
+
+def test_without_matplotlib_nothing_is_measured(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r"matplotlib: pip install 'bitsect\[report\]'"):
+        bitsect.paper("figure4", run.parent / "no run at all", out="x")
+
+
+# ---- whatever stands in the rows -----------------------------------------------------------------
+
+
+def hostile(latency: float | None = 0.7) -> tuple[dict[str, Data], Subject]:
+    """Everything, of a network and a layer that have the worst of names."""
+    own = {"network": HOSTILE}
+    trial = {**own, "metric": "hessian", "search": "bisection", "target": "99%", "latency_ratio": latency}
+    trial |= {"kept": 0.9, "test_kept": None, "draw": 0}
+    score = {**own, "metric": "hessian", "place": 0, "layer": HOSTILE, "score": 0.0, "against_mean": 0.0}
+    made = {
+        "figure2": [trial],
+        "figure3": [],
+        "scores": [score],
+        "figure4": [trial],
+        "figure5": [{**trial, "place": 0, "layer": HOSTILE, "format": "int8", "bits": 8}],
+        "error-bars": [{**trial, "latency_ratio_sd": None, "draws": 1}],
+        "thresholds": [
+            {**own, "metric": "hessian", "target": "99%", "bits": 8, "layers": 0, "of": 1, "score": None}
+        ],
+        "greedy": [trial],
+        "evaluations": [{**own, "metric": "hessian", "target": "99%"}],
+    }
+    subject = Subject(HOSTILE, BERT, 1, 3, HOSTILE, None, None)
+    return {name: Data(name, name, tuple(rows)) for name, rows in made.items()}, subject
+
+
+@pytest.mark.parametrize("latency", [0.7, None])
+def test_one_layer_with_a_hostile_name_is_drawn_as_it_is(latency: float | None, tmp_path: Path) -> None:
+    made, subject = hostile(latency)
+    write_folder(made, [subject], tmp_path)
+    page = (tmp_path / "README.md").read_text()
+    assert "<script>" not in page
+    for path in tmp_path.glob("*.svg"):
+        assert "<script" not in path.read_text()
+
+
+def test_many_layers_are_numbered_not_named(tmp_path: Path) -> None:
+    rows = tuple(
+        {
+            "network": "n",
+            "metric": "hessian",
+            "target": "98%",
+            "draw": 0,
+            "place": i,
+            "layer": f"l{i}",
+            "bits": 8,
+        }
+        for i in range(193)
+    )
+    write_folder(
+        {"figure5": Data("figure5", "", rows)}, [Subject("n", BERT, 193, 1, "", None, None)], tmp_path
+    )
+    assert (tmp_path / "figure5.png").stat().st_size < 500_000
+
+
+def test_tables_hold_whatever_a_cell_holds() -> None:
+    table = markdown_table(["a"], [[HOSTILE + "\n| next |"]])
+    assert len(table.splitlines()) == 3
+    assert table.splitlines()[2].count("|") - table.splitlines()[2].count("\\|") == 2
+
+
+def test_a_page_names_its_marks() -> None:
+    row = {"network": "n", "name": "Baseline", "marks": "¶", "no_fine_tuning": "", "weights": "16"}
+    row |= {"activations": "16", "embeddings": "16", **dict.fromkeys(("latency_ms", "latency_percent"))}
+    row |= dict.fromkeys(("accuracy_percent", "kept_percent", "size_mb", "size_percent"), 1.0)
+    subject = Subject("n", BERT, 1, 1, "", None, None)
+    data = {"table": Data("table", "", (row,))}
+    assert "¶ accuracy on the samples that were searched on" in comparison_table(data["table"], [subject])
+    assert "| E |" in page_text(data, [subject])
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    made, subject = hostile()
+    with pytest.raises(BitsectError, match="is a file"):
+        write_folder(made, [subject], tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
