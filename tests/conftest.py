@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from functools import cache
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: tests run beside each other
+os.environ.pop("COLUMNS", None)  # a console keeps the width it was made with
 
 import pytest
 import torch
 
+import bitsect.cli.output  # noqa: F401 (its consoles are made before a test sets their width)
 from bitsect.exporters.runtimes import onnxruntime as runtime
 
 torch.set_num_threads(1)

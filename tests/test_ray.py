@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,8 @@ ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """A run with two workers on a cluster that the tests of this file share: to start it takes seconds."""
     folder = tmp_path_factory.mktemp("ray")
-    with pytest.MonkeyPatch.context() as patch:
+    # Sockets have short names, and those of pytest's folders are long.
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray") as short:
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         ray.init(
@@ -33,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             include_dashboard=False,
             log_to_driver=False,
             object_store_memory=10**8,
-            _temp_dir=str(folder / "r") if len(str(folder)) < 50 else None,
+            _temp_dir=short,
         )
         try:
             with open_run(**opened(resources=Resources(ray="auto"), out=folder / "run")) as run:

@@ -197,7 +197,7 @@ def network():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
 """
 OPTIONS = {"target": 0.5, "method": "paper", "metric": "aughessian", "batch_size": 2, "threads": 1}
-OPTIONS |= {"probes": 24, "tolerance": 0.0}
+OPTIONS |= {"probes": 40, "tolerance": 0.0}  # long enough to be stopped on the way
 # No `if __name__ == "__main__"`, and nothing but what a user would write.
 SCRIPT = """
 import bitsect

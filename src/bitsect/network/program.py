@@ -255,7 +255,8 @@ class Program:
             if node.op != "placeholder":
                 made.append(sum(leaf.numel() * leaf.element_size() for leaf in leaves))
 
-        return sum(made) // self.watch(count)
+        rows = self.watch(count)
+        return sum(made) // rows
 
     def watch(self, made: Callable[[Node, Any], None]) -> int:
         """Run the example in float, show `made` every value with its node, inputs first; returns its rows."""

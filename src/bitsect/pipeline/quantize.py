@@ -67,12 +67,13 @@ def quantize(
         trust: load files that run code of their author.
         progress: what is told of the stages; default: a bar, where anybody would see it.
     """
-    chosen = method_of(model, out, method)
+    before = None if fresh else out  # a run that starts anew takes nothing from the one it removes
+    chosen = method_of(model, before, method)
     of_run = is_folder(model)
     settings, scoring, goal = completed(
         chosen, settings, scoring, goal, of_run=of_run, judged_as_a_whole=evaluate is not None
     )
-    destination, settings, goal = destined(model, out, settings, goal)
+    destination, settings, goal = destined(model, before, settings, goal)
     progress = progress or Bar()
     progress.say(about_destination(destination))
     check_request(goal, scoring, evaluate, test_data)

@@ -37,7 +37,7 @@ def sensitivity(
 
     Arguments are those of `quantize`. Layers are scored in `score_format`, int8 where none is given.
     """
-    chosen = method_of(model, out, method)
+    chosen = method_of(model, None if fresh else out, method)
     scoring = chosen.complete(scoring)
     settings = settings if is_folder(model) else chosen.complete(settings)
     metric_named(scoring.metric)
