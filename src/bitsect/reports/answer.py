@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from ..solve.confidence import ONLY_EXPECTED
 from ..values.target import Target
 from .story import BAD, GOOD, OPEN, UNSURE, Promise, Row, Seen, Verdict
 
@@ -85,8 +86,9 @@ def _verdict(result: Json, rows: tuple[Row, ...], promise: Promise | None) -> Ve
         if promise.proven:
             return Verdict(GOOD, f"It {kept[0]}", f"proven {seen}")
         if met:
-            why = promise.verdict.partition(": ")[2]
-            return Verdict(UNSURE, f"It seems to {kept[1]}", f"not proven {seen}; {why}".removesuffix("; "))
+            verdict, _, why = promise.verdict.partition(": ")
+            seems = "is expected to" if verdict == ONLY_EXPECTED else "seems to"
+            return Verdict(UNSURE, f"It {seems} {kept[1]}", f"not proven {seen}; {why}".removesuffix("; "))
         return Verdict(BAD, f"It {kept[2]}", seen)
     tested = rows[-1].tested
     if tested is not None:
