@@ -102,6 +102,11 @@ def test_every_figure_is_drawn_when_somebody_comes_near_and_nothing_is_fetched(
         assert opened.page.locator("#plot-pairs .heatmaplayer image").count() == 1
         assert opened.page.locator("#plot-scores .point").count() == len(NAMES)
         assert opened.page.locator("#plot-curve .point").count() == 5
+        assert opened.page.locator("#plot-curve .textpoint").all_text_contents() == [
+            "float",
+            "all int8",
+            "all int4",
+        ]
         assert opened.page.locator("#plot-weights .bars .point").count() > 20
         assert opened.faults == []
         assert [url for url in opened.requests if not url.startswith(("file:", "data:", "blob:"))] == []
@@ -257,6 +262,7 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, paths: dict[str, Path
         opened.page.evaluate("bitsectDrawAll()")
         opened.page.wait_for_timeout(300)
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        assert opened.page.locator("#plot-curve .textpoint").count() == 0  # labels would lie over each other
 
 
 def test_it_prints_in_light_colours_with_every_figure(browser: Any, paths: dict[str, Path]) -> None:

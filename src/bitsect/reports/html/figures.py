@@ -84,6 +84,7 @@ def curve_figure(curve: CurveStory, axis: str) -> Figure:
             {"color": "@text", "size": 11, "symbol": "diamond"},
             mode="markers+text",
             textfont={"size": 12},
+            cliponaxis=False,
         ),
         dots([p for p in able if p.is_plan], "the plan", {"color": "@accent", "size": 18, "symbol": "star"}),
     ]

@@ -166,7 +166,7 @@ def _environment() -> Any:
         "count": count,
         "seen": seen,
         "short": lambda value: "–" if value is None else f"{value:.3g}",
-        "ms": lambda value: "–" if value is None else f"{value:.3g} ms",
+        "ms": milliseconds,
         "words": words,
         "shape": shape,
         "breakable": breakable,
@@ -181,6 +181,15 @@ def percent(value: float | None, digits: int = 2) -> str:
     ('91.54%', '–', '100%')
     """
     return "–" if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f}%"
+
+
+def milliseconds(value: float | None) -> str:
+    """A time to three digits.
+
+    >>> milliseconds(1.0), milliseconds(0.17649), milliseconds(123.4), milliseconds(None)
+    ('1.00 ms', '0.176 ms', '123 ms', '–')
+    """
+    return "–" if value is None else f"{value:#.3g}".removesuffix(".") + " ms"
 
 
 def seen(value: Seen | None) -> str:

@@ -78,7 +78,8 @@
       };
       if (narrow() && made.bare) layout.xaxis.showticklabels = layout.yaxis.showticklabels = false;
       const traces = painted(made.data);
-      if (narrow()) traces.forEach((trace) => delete trace.texttemplate);
+      // Where there is no room for labels, points are named by touching them.
+      if (narrow()) traces.filter((trace) => trace.texttemplate).forEach((trace) => { trace.mode = "markers"; });
       await Plotly.react(place, traces, layout, config);
       place.classList.remove("waiting");
       if (known.onClick && !known.bound) {
