@@ -125,4 +125,4 @@ def test_journals_hold_losses_and_no_outputs(tmp_path) -> None:
         kept = folder.glob("journals/*.journal")
         sizes.append({path.name: path.stat().st_size for path in kept})
     assert sizes[0] == sizes[1]
-    assert sizes[0].keys() == {"single-int8.journal", "linear-int8.journal"}
+    assert sizes[0].keys() >= {"single-int8.journal", "linear-int8.journal"}

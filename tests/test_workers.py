@@ -220,7 +220,14 @@ def begun(command: list[str]) -> tuple[subprocess.Popen[str], list[int]]:
     """A process that has kept some pieces, and the workers that it has."""
     kept = Path("run/journals/traces-gauss-newton-0.journal")
     before = kept.stat().st_size if kept.exists() else 0
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Shells let jobs in the background ignore Ctrl-C, and what they start with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while not (kept.exists() and kept.stat().st_size > before + 2000) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
