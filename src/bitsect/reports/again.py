@@ -60,6 +60,8 @@ def _goal(goal: Json, own: Goal, where: str) -> Iterator[tuple[str, Any]]:
         brought |= to_json(DESTINATIONS[where].complete_goal(own))
     if str(goal.get("latency")).lower() == str(brought.get("latency")).lower() or goal.get("latency") is None:
         goal = {name: value for name, value in goal.items() if name != "latency"}
+    elif str(goal["latency"]).lower() in DESTINATIONS:  # a table calls its device A100, an option a100
+        goal = {**goal, "latency": str(goal["latency"]).lower()}
     yield from _changed(Goal, goal, brought)
 
 
