@@ -197,7 +197,11 @@ class Workers:
             if outcome.died is not None:
                 self._replace(hand, outcome.died)
                 if is_mine:
-                    self._count(job, deaths, outcome.died, work)
+                    deaths[job.name] += 1
+                    if deaths[job.name] == MOST_DEATHS:
+                        if not in_order:
+                            yield from self._finished(mine)
+                        raise _deadly(job.name, work, outcome.died)
                     waiting.back(job.name)
             elif is_mine and outcome.error is not None:
                 raise outcome.error
@@ -224,15 +228,15 @@ class Workers:
                 raise RunError(f"workers end before they do anything ({why}): leave [workers=] out")
         self._hands[self._hands.index(hand)] = _Hand(self.site.hire(), self)
 
-    def _count(self, job: _Job, deaths: Counter[str], why: str, work: Work) -> None:
-        """Count what ended with `job`; too often, and the run ends."""
-        deaths[job.name] += 1
-        if deaths[job.name] >= MOST_DEATHS:
-            what = getattr(work.order.make, "__name__", "work") if work.order else "work"
-            raise RunError(
-                f"piece '{job.name}' of {what.replace('_', ' ')} ended {MOST_DEATHS} workers ({why}); what "
-                "was finished is kept: go on with fewer [workers=], or make a run of smaller [batch_size=]"
-            )
+    def _finished(self, mine: set[_Job]) -> Pieces:
+        """What others have begun when the run must end, as far as it comes to an end."""
+        while mine & set(self._busy.values()):
+            hand, job, outcome = self.outcomes.get()
+            del self._busy[hand]
+            if outcome.died is not None:
+                self._replace(hand, outcome.died)
+            elif job in mine and outcome.piece is not None:
+                yield job.name, outcome.piece
 
 
 @dataclass
@@ -263,10 +267,11 @@ class _Waiting:
         ahead: int | None,
         homes: dict[str, _Hand],
     ) -> None:
-        self.homes, self._group, self._ahead = homes, group, ahead
+        self.homes, self._ahead = homes, ahead
         self._names, self._next = list(names), 0  # the first that was not handed on
         self._place = {name: place for place, name in enumerate(names)}
         self._left: dict[str, deque[str]] = {}
+        self._suspects: deque[str] = deque()  # whoever had them died: all else comes first
         for name in names:
             self._left.setdefault(group(name), deque()).append(name)
 
@@ -274,7 +279,7 @@ class _Waiting:
         """A piece for `hand`, if there is one that may be begun."""
         groups = [group for group, names in self._left.items() if self._may_begin(names[0])]
         if not groups:
-            return None
+            return self._suspects.popleft() if self._suspects else None
         own = [group for group in groups if self.homes.get(group) is hand]
         free = [group for group in groups if group not in self.homes]
         group = (own or free or [max(groups, key=lambda each: len(self._left[each]))])[0]
@@ -289,7 +294,7 @@ class _Waiting:
 
     def back(self, name: str) -> None:
         """`name` waits again: whoever had it is gone."""
-        self._left.setdefault(self._group(name), deque()).appendleft(name)
+        self._suspects.append(name)
 
     def ready(self, found: dict[str, Piece]) -> Iterable[str]:
         """The names that can be handed on: all, or those that are next."""
@@ -299,6 +304,14 @@ class _Waiting:
         while self._next < len(self._names) and self._names[self._next] in found:
             self._next += 1
             yield self._names[self._next - 1]
+
+
+def _deadly(name: str, work: Work, why: str) -> RunError:
+    what = getattr(work.order.make, "__name__", "work") if work.order else "work"
+    return RunError(
+        f"piece '{name}' of {what.replace('_', ' ')} ended {MOST_DEATHS} workers ({why}); what was finished "
+        "is kept: go on with fewer [workers=], or make a run of smaller [batch_size=]"
+    )
 
 
 def _check_travels(desk: Desk) -> None:
