@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from bitsect.errors import MissingExtraError, OptionError
 from bitsect.measure.work import fill
 from bitsect.runs.opening import open_run
+from bitsect.runs.ray import _ctrl_c_waits
 from bitsect.runs.run import Run
 from bitsect.values import INT8, Resources
 from bitsect.values.pieces import Piece
@@ -70,3 +72,21 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'bitsect\[ray\]'"):
         open_run(**opened(resources=Resources(ray="auto"), out=tmp_path / "run"))
+
+
+def test_ctrl_c_waits_for_a_cluster_that_is_being_started() -> None:
+    done = []
+
+    def start() -> None:
+        with _ctrl_c_waits():
+            signal.raise_signal(signal.SIGINT)
+            done.append("started")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == ["started"]

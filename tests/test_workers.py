@@ -276,6 +276,42 @@ def test_stopped_and_killed_it_leaves_no_worker_and_ends_with_the_same_bytes(des
     assert contents(desk / "run") == contents(desk / "whole")
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up in /proc")
+def test_ctrl_c_ends_a_cluster_of_ones_own_with_all_of_its_processes(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # never the cluster of another test
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
+    command = [
+        "quantize",
+        "mine:network",
+        "--data=some.npz",
+        "--out=run",
+        "--ray=auto",
+        "--workers=1",
+        *flags,
+    ]
+    process, _ = begun([sys.executable, "-m", "bitsect", *command])
+    below = all_below(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert f"go on with `bitsect {' '.join(command)}`" in said.replace("\n", " ")
+    assert len(below) > 5  # servers, agents and the worker
+    assert gone(below)
+
+
+def all_below(process: int) -> list[int]:
+    """What a process has started, and what that has started."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout.splitlines()
+    parents = dict(map(int, line.split()) for line in listed)
+    found = [process]
+    for each in found:  # grows on the way
+        found += [pid for pid, parent in parents.items() if parent == each]
+    return found[1:]
+
+
 def test_pieces_of_a_fixture_are_plain(run: Run) -> None:
     """What workers give back is what this process would have made: arrays it may write to."""
     done: dict[str, Piece] = {}

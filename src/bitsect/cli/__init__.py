@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import signal
 import sys
 import threading
@@ -53,6 +55,8 @@ def main() -> None:
     With --json an error is one JSON object on stdout too.
     """
     _leave_in_order()
+    # Torch leaves a second's worth of objects that the end of the process frees at once anyway.
+    atexit.register(gc.freeze)
     try:
         app(prog_name="bitsect")
     except BitsectError as error:

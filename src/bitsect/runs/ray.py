@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,8 @@ class Cluster:
     """Actors on a Ray cluster, one for each `threads` of its processors, or as many as are asked for."""
 
     def __init__(self, address: str, size: int | None, threads: int) -> None:
+        # One attempt takes 40 seconds where nothing answers: enough to know it.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
         try:
             import ray
         except ImportError:
@@ -28,19 +32,11 @@ class Cluster:
         self._ray, self._threads = ray, threads
         self._started = not ray.is_initialized()
         if self._started:
-            # Of a cluster of one's own, workers are not to stand back behind everything else.
-            os.environ.setdefault("RAY_worker_niceness", "0")
             try:
-                # Without an address Ray takes a cluster that runs on this machine, else it starts one.
-                ray.init(
-                    None if address == AUTO else address,
-                    log_to_driver=False,
-                    include_dashboard=False if address == AUTO else None,
-                    logging_level=logging.ERROR,
-                )
-            except Exception as error:  # it says in many ways that there is no cluster
-                reason = (str(error).splitlines() or [""])[0]
-                raise OptionError(f"no Ray cluster answers at [ray={address}] ({reason})") from None
+                self._join(address)
+            except BaseException:
+                self.close()
+                raise
         processors = int(ray.cluster_resources().get("CPU", 0))
         self.size = size or max(1, processors // threads)
         if self.size * threads > processors:
@@ -49,6 +45,25 @@ class Cluster:
                 f"{self.size} workers in {threads} threads each need more than the {processors} processors "
                 "of the cluster: ask for fewer [workers=]"
             )
+
+    def _join(self, address: str) -> None:
+        """The cluster at `address`; without one Ray takes what runs on this machine, else it starts one."""
+        # Of a cluster of one's own, workers are not to stand back behind everything else.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        # Its first autoscaler reports its end to a server that Ray has ended before: a second in vain.
+        os.environ.setdefault("RAY_enable_autoscaler_v2", "1")
+        try:
+            with _ctrl_c_waits():
+                self._ray.init(
+                    None if address == AUTO else address,
+                    log_to_driver=False,
+                    include_dashboard=False if address == AUTO else None,
+                    logging_level=logging.ERROR,
+                )
+        except Exception as error:  # it says in many ways that there is no cluster
+            reason = (str(error).splitlines() or [""])[0]
+            forget = ": `ray stop` forgets one that is gone" if address == AUTO else ""
+            raise OptionError(f"no Ray cluster answers at [ray={address}] ({reason}){forget}") from None
 
     def hire(self) -> Actor:
         return Actor(self._ray, self._threads)
@@ -59,6 +74,22 @@ class Cluster:
     def close(self) -> None:
         if self._started:
             self._ray.shutdown()
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Ctrl-C ends what comes after this: a cluster that is half there leaves processes behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # other threads get no signals
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 @dataclass(frozen=True)
