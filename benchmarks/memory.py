@@ -5,7 +5,8 @@
 Every stage runs on its first pieces in a process of its own, with freed memory given back before; its peak is
 the largest resident size of that process while the stage ran, above the size when it began (Linux).
 `ratio` is the estimate over the peak. With `--memory`, the batch is the one that a new run chooses under
-that limit, and `within` says whether the peak stays below it.
+that limit, and `within` says whether the peak stays below it. `search` judges many plans, which may keep what
+they share in all that the other stages leave: there the estimate is an upper bound.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from bitsect.measure.evaluator import judged
 from bitsect.measure.pairs import exact_pairs, linear_pairs
 from bitsect.measure.traces import gauss_newton, hutchinson, probe_work
 from bitsect.measure.work import Work
-from bitsect.runs.estimate import STAGES, Needs
+from bitsect.runs.estimate import STAGES, Needs, spare_bytes
 from bitsect.runs.memory import give_memory_back
 from bitsect.runs.opening import open_run
 from bitsect.runs.run import Run
-from bitsect.values import INT8, Plan, Resources, Settings
+from bitsect.values import FLOAT, INT8, Plan, Resources, Settings
 
 FIRST = 4  # pieces of a stage that are done: the first hold most
+SEARCH, PLANS = "search", 12  # plans that are judged there
 
 
 def status(name: str) -> int:
@@ -39,9 +41,16 @@ def status(name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def work_of(run: Run, stage: str) -> Work:
+def works_of(run: Run, stage: str) -> list[Work]:
     context = Context(run.evaluator((INT8,)))
     _ = context.evaluator.labels
+    if stage == SEARCH:
+        return [judged(context.evaluator, plan) for plan in plans(run)]
+    context.evaluator.prefixes = None  # what plans share is not needed, and is told apart
+    return [first(work_of(run, context, stage), 1 if stage == "damage" else FIRST)]
+
+
+def work_of(run: Run, context: Context, stage: str) -> Work:
     if stage == "evaluate":
         return judged(context.evaluator, Plan.uniform(run.layers, INT8))
     if stage == "damage":
@@ -51,6 +60,17 @@ def work_of(run: Run, stage: str) -> Work:
     return (exact_pairs if stage == "exact" else linear_pairs)(context, INT8)
 
 
+def first(work: Work, count: int) -> Work:
+    return Work(work.pieces[:count], work.do)
+
+
+def plans(run: Run) -> list[Plan]:
+    """Plans that begin unlike each other, so that much is kept of them."""
+    names = [layer.name for layer in run.layers]
+    whole = Plan.uniform(run.layers, INT8)
+    return [whole.replace([names[place]], FLOAT) for place in range(min(PLANS, len(names)))]
+
+
 def measure(arguments: argparse.Namespace, stage: str, batch_size: int | None, memory: str | None) -> None:
     """One stage in this process: prints an object."""
     names = ("mean", "std", "scale")
@@ -58,12 +78,15 @@ def measure(arguments: argparse.Namespace, stage: str, batch_size: int | None, m
     given = {} if batch_size is None else {"batch_size": batch_size}
     settings = Settings(draw=arguments.samples, threads=1, **given, **pixels)
     with open_run(arguments.model, arguments.data, settings, Resources(memory=memory)) as run:
-        estimate, work = Needs.of(run.program).bytes(stage, run.batch_size), work_of(run, stage)
+        needs, works = Needs.of(run.program), works_of(run, stage)
+        estimate = needs.bytes("evaluate" if stage == SEARCH else stage, run.batch_size)
+        estimate += spare_bytes(needs, run.batch_size, Resources(memory=memory)) if stage == SEARCH else 0
         give_memory_back()
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
         start = status("VmRSS")
-        for name in work.pieces[:FIRST] if stage != "damage" else work.pieces[:1]:
-            work.do(name)
+        for work in works:
+            for name in work.pieces:
+                work.do(name)
         peak = status("VmHWM") - start
         report: dict[str, Any] = {
             "stage": stage,
@@ -91,7 +114,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float)
     parser.add_argument("--batch-size", type=int, nargs="*", default=[])
     parser.add_argument("--memory", nargs="*", default=[])
-    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--stages", default=",".join([*STAGES, SEARCH]))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # a stage, in a process of its own
     arguments = parser.parse_args()
@@ -114,7 +137,7 @@ def main() -> None:
             if not arguments.json:
                 print(found[-1], flush=True)
     if arguments.json:
-        ratios = [each["ratio"] for each in found]
+        ratios = [each["ratio"] for each in found if each["stage"] != SEARCH]
         print(json.dumps({"stages": found, "ratio": [min(ratios), max(ratios)]}))
     return None
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +32,25 @@ def worked(forecast: Forecast, clock: Clock, stage: str, seconds: float, total: 
     forecast.begin(stage, total)
     clock.now += seconds
     forecast.end()
+
+
+class Watch(Progress):
+    """Keeps what was expected, and what was left whenever a stage began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expected: list[dict[str, float]] = []
+        self.begun: list[tuple[str | None, bool]] = []  # stages, each with whether the whole was known
+
+    def expect(self, passes: Any) -> None:
+        self.expected.append({name: count for name, count in passes.items() if count})
+        super().expect(passes)
+
+    @contextmanager
+    def shown(self, name: str, total: int | None) -> Iterator[Any]:
+        assert self.forecast.stage == name
+        self.begun.append((name, self.forecast.left() is not None))
+        yield lambda count: None
 
 
 # ---- forecasts -----------------------------------------------------------------------------------
@@ -121,21 +143,40 @@ def test_a_stage_that_fails_is_ended() -> None:
 
 
 def test_quantize_expects_the_stages_that_it_has() -> None:
-    expected: dict[str, float] = {}
-
-    class Watch(Progress):
-        def expect(self, passes: Any) -> None:
-            expected.update(passes)
-            super().expect(passes)
-
-    for options in ({}, {"method": "paper", "probes": 2}, {"metric": "fisher"}):
+    linear = {"method": "paper", "metric": "interlayer", "pairs": "linear"}
+    fisher = {"method": "paper", "metric": "fisher"}
+    for options in ({}, {"method": "paper", "probes": 2}, fisher, linear):
         watch = Watch()
         bitsect.quantize("zoo:fashion-resnet", draw=24, target=0.5, threads=1, progress=watch, **options)
-        left = {name for name, count in expected.items() if count}
+        (expected,) = watch.expected
         done = set(watch.seconds)
-        assert done - {"capture", "report"} <= left | {"float"}, (done, left)
+        assert done - {"capture", "report"} <= {*expected, "float"}, (done, expected)
         assert watch.forecast.left() == 0
-        expected.clear()
+
+
+def test_compare_and_blame_tell_the_time_of_the_whole(tmp_path: Path) -> None:
+    run, options = tmp_path / "run", {"threads": 1, "method": "paper", "metric": "random"}
+    bitsect.sensitivity("zoo:fashion-resnet", draw=24, out=run, **options)
+    watch = Watch()
+    asked: dict[str, Any] = {"metrics": "sqnr,random", "targets": "80%,95%", "draws": 2}
+    bitsect.compare(run, test_data="zoo:fashion-test", test_draw=16, progress=watch, **asked)
+    assert len(watch.expected) == 8
+    later = [passes.get("later", 0.0) for passes in watch.expected]
+    assert later == sorted(later, reverse=True)
+    assert later[-1] == 0
+    assert [name in watch.expected[0] for name in ("singles", "search", "test")] == [True] * 3
+    assert "singles" not in watch.expected[1]  # measured once on a draw
+    assert "singles" in watch.expected[4]
+    assert ("search", True) in watch.begun
+    assert {name for name, _ in watch.begun} - {"capture"} <= {
+        name for each in watch.expected for name in each
+    }
+    assert watch.forecast.left() == 0
+    watch = Watch()
+    bitsect.blame(run, format="int4", samples=8, progress=watch)
+    (expected,) = watch.expected
+    assert {name for name, _ in watch.begun} - {"capture", "ranges"} == set(expected)
+    assert watch.forecast.left() == 0
 
 
 # ---- what is seen --------------------------------------------------------------------------------

@@ -207,10 +207,8 @@ def mini_batches(context: Context) -> Iterator[torch.Tensor]:
 
 
 def mini_batch(context: Context) -> int:
-    """Samples that are differentiated at once, as far as memory allows."""
-    # A fixed batch costs the same however few of its rows are samples.
-    wanted = MINI_BATCH if context.program.fixed_batch is None else context.program.fixed_batch
-    return min(context.evaluator.batch_size, wanted, fitting_rows(context.program))
+    """Samples that are differentiated at once."""
+    return min(context.evaluator.batch_size, differentiated_rows(context.program))
 
 
 def _piece(context: Context, traces: dict[str, float]) -> Piece:
@@ -227,6 +225,13 @@ def _groups(layers: Sequence[str], size: int | None) -> Iterator[Sequence[str]]:
     step = size or len(layers)
     for start in range(0, len(layers), step):
         yield layers[start : start + step]
+
+
+def differentiated_rows(program: Program) -> int:
+    """How many samples are differentiated at once, at most."""
+    # A fixed batch costs the same however few of its rows are samples.
+    wanted = MINI_BATCH if program.fixed_batch is None else program.fixed_batch
+    return min(wanted, fitting_rows(program))
 
 
 def fitting_rows(program: Program) -> int:

@@ -23,6 +23,7 @@ from ..solve.costs import cost
 from ..values import FLOAT, INT8, Cost, Format, Goal, LatencyTable, Layer, Plan, Resources, matching
 from ..values.blame import Array, Blame, Facts, Gain, LayerBlame, PairBlame, Remedy
 from ..values.options import changed as with_options_of
+from .forecast import passes_of_blame
 from .keywords import with_options
 from .latency import table_for
 from .methods import destined
@@ -31,6 +32,7 @@ from .plans import parse_format, plan_for, same_task
 SAMPLES = 256  # that are looked at where no more are asked for
 PAIRED = 12  # layers whose pairs are measured: those that the plan loses most to
 REMEDIED = 3  # layers for which remedies are tried
+TRIED = 5  # formats for each of them, about
 GROUPS = (128, 64, 32, 16)  # sizes of groups, the largest that divides a layer's inputs is tried
 
 
@@ -108,7 +110,9 @@ class _Blaming:
     samples: int
 
     def all(self, rounded: Sequence[Layer], names: list[str]) -> Blame:
-        run, context = self.run, self._context({*self.plan.values()})
+        run, paired = self.run, min(PAIRED, len(names))
+        run.progress.expect(passes_of_blame(self.samples, len(names), paired, TRIED * min(REMEDIED, paired)))
+        context = self._context({*self.plan.values()})
         with run.progress.stage("float", self.samples):
             float_score = self._scores(Plan.uniform(run.layers))
         found = self._fill("layers", undone(context, self.plan, names))

@@ -22,6 +22,7 @@ from ..values import Goal, Resources, Scoring, Settings, Target
 from ..values.method import METHODS, Method
 from ..values.options import given, on_top_of
 from ..values.trial import Compared, Setup, Trial
+from .forecast import passes_of_trials, with_later
 from .keywords import with_options
 from .latency import table_for
 from .methods import DAMAGE, FRONTIER, destined, method_of
@@ -78,20 +79,38 @@ def compare(
         raise OptionError(f"draws {draws} is not at least 1")
     with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         test = _test(opened, test_data, test_draw)
-        return compare_in(opened, own, request, draws, test)
+        return compare_in(opened, own, request, draws, test, forecast=True)
 
 
-def compare_in(run: Run, own: Method, request: Request, draws: int, test: Samples | None) -> Compared:
-    """What `request` comes to in an open run that was made with the method `own`."""
+def compare_in(
+    run: Run, own: Method, request: Request, draws: int, test: Samples | None, *, forecast: bool = False
+) -> Compared:
+    """What `request` comes to in an open run that was made with the method `own`.
+
+    With `forecast` it is all that is to come, and the time left is that of the whole.
+    """
     if draws > 1:
         check_draws(run)
     table, _ = table_for(run, request.goal)
     trials: list[Trial] = []
-    for seed in range(run.settings.seed, run.settings.seed + draws):
-        for method in request.methods:
-            with drawn(run, method, own, seed) as draw:
-                bench = Bench(draw, table, test)
-                trials += [bench.trial(*each) for each in request.setups(method, seed)]
+    seeds = range(run.settings.seed, run.settings.seed + draws)
+    parts = [
+        (seed, method, list(request.setups(method, seed))) for seed in seeds for method in request.methods
+    ]
+    ahead = with_later(
+        [
+            passes
+            for seed, method, setups in parts
+            for passes in passes_of_trials(run, _settings(run, method, own, seed), setups, table, test)
+        ]
+    )
+    for seed, method, setups in parts:
+        with drawn(run, method, own, seed) as draw:
+            bench = Bench(draw, table, test)
+            for setup in setups:
+                if forecast:
+                    draw.progress.expect(next(ahead))
+                trials.append(bench.trial(*setup))
     order = list(dict.fromkeys(trial.setup for trial in trials))
     trials.sort(key=lambda trial: (order.index(trial.setup), trial.draw))
     return Compared(
@@ -210,6 +229,14 @@ def _listed(given: Any) -> list[Any]:
 @contextmanager
 def drawn(run: Run, method: Method, own: Method, seed: int) -> Iterator[Run]:
     """The run itself where it is the draw that is asked for, else a folder inside it."""
+    inside = method.name != own.name or seed != run.settings.seed
+    settings = _settings(run, method, own, seed)
+    run.progress.say(f"draw {seed}, method {method.name}")
+    with draw_of(run, settings, method.name) if inside else nullcontext(run) as draw:
+        yield draw
+
+
+def _settings(run: Run, method: Method, own: Method, seed: int) -> Settings:
     settings = run.settings
     if method.name != own.name:
         # What the methods decide of the rounding; all else is the run's own.
@@ -217,8 +244,4 @@ def drawn(run: Run, method: Method, own: Method, seed: int) -> Iterator[Run]:
         settings = on_top_of(
             settings, Settings(**{name: getattr(method.settings, name) for name in names - {"hold_out"}})
         )
-    inside = method.name != own.name or seed != run.settings.seed
-    settings = on_top_of(settings, Settings(seed=seed))
-    run.progress.say(f"draw {seed}, method {method.name}")
-    with draw_of(run, settings, method.name) if inside else nullcontext(run) as draw:
-        yield draw
+    return on_top_of(settings, Settings(seed=seed))

@@ -1,4 +1,4 @@
-"""What `quantize` will have to do, stage by stage, in passes of one sample through the float network.
+"""What a command will have to do, stage by stage, in passes of one sample through the float network.
 
 The figures are what stages took beside a float pass in `benchmarks/progress.py`, rounded; the forecast mends
 them as stages end.
@@ -7,13 +7,15 @@ them as stages end.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..rounding.rounder import is_fitted
 from ..runs.run import Run
-from ..solve.allowed import Allowed
+from ..solve.allowed import Allowed, allowed_formats
 from ..solve.metrics import metric_named
 from ..sources.data import Samples
-from ..values import Goal, Scoring
+from ..values import Goal, LatencyTable, Scoring, Settings
+from ..values.trial import Setup
 from .methods import FRONTIER
 from .problem import DAMAGE_SAMPLES
 
@@ -23,6 +25,9 @@ CALIBRATED = {"mse": 10.0}  # ranges of least squared error; others take less
 FITTED = 10.0  # second-order rounding, for each format: between 2 and 40, by the size of the layers
 PROBES = 24  # of the Hessian, until its traces are known well enough
 JUDGED = {FRONTIER: 12}  # plans that a search by damage judges; the others bisect
+OBSERVED = 4.0  # two passes whose values are looked at
+AGAIN = 0.3  # of a search, where one for another target has judged many of its plans
+LATER = "later"  # no stage, but all those of other trials
 RUNGS = 10  # of the ladder that a promise is proven on
 
 
@@ -30,11 +35,69 @@ def expected_passes(
     run: Run, scoring: Scoring, goal: Goal, allowed: Allowed, held_out: Samples | None, unseen: Samples | None
 ) -> dict[str, float]:
     """Passes of every stage that is to come, in their order."""
-    samples, layers, formats = len(run.samples), len(run.layers), len(allowed.steps or allowed.wanted) or 1
-    few = [format for format in allowed.all if is_fitted(run.settings.rounding, format)]
-    passes = {
+    samples, formats = len(run.samples), _steps(allowed)
+    passes = {"float": 1.0 * samples} | _searching(run, run.settings, scoring, goal, allowed)
+    if held_out is not None:
+        passes["promise"] = ROUNDED * RUNGS * held_out.count
+    passes["compare"] = ROUNDED * samples
+    passes["test"] = ROUNDED * (2 + formats) * len(unseen) if unseen is not None else 0.0
+    passes["values"] = 4.0 * run.batch_size
+    return passes
+
+
+def passes_of_trials(
+    run: Run,
+    settings: Settings,
+    setups: Iterable[tuple[Setup, Scoring, Goal]],
+    table: LatencyTable | None,
+    test: Samples | None,
+) -> list[dict[str, float]]:
+    """Passes of every trial on a draw with `settings`; what one measures serves those that come later."""
+    measured: dict[str, float] = {}
+    ordered: set[tuple[str, str]] = set()  # metrics and searches that had another target before
+    found = []
+    for _, scoring, goal in setups:
+        passes = _searching(run, settings, scoring, goal, allowed_formats(run.layers, goal, table))
+        search = passes.pop("search")
+        new = {stage: max(0.0, count - measured.get(stage, 0.0)) for stage, count in passes.items()}
+        measured |= {stage: max(count, measured.get(stage, 0.0)) for stage, count in passes.items()}
+        contender = scoring.metric, goal.search
+        search *= AGAIN if contender in ordered else 1.0
+        tested = 0 if test is None else len(test) * (1 if ordered else 2)  # the float network once
+        ordered.add(contender)
+        found.append(new | {"search": search, "test": ROUNDED * tested})
+    return found
+
+
+def with_later(trials: Sequence[dict[str, float]]) -> Iterator[dict[str, float]]:
+    """Of each trial its passes, and those of all that come after it."""
+    for place, passes in enumerate(trials, 1):
+        yield passes | {LATER: sum(sum(each.values()) for each in trials[place:])}
+
+
+def passes_of_blame(samples: int, layers: int, paired: int, remedies: int) -> dict[str, float]:
+    """Passes of every stage of `blame`; on average a change to a layer runs half of the network again."""
+    return {
         "float": 1.0 * samples,
-        "calibrate": CALIBRATED.get(run.settings.range, 3.0) * samples,
+        "layers": ROUNDED * samples * (2 + 3 * layers / 2),
+        "facts": OBSERVED * samples,
+        "pairs": ROUNDED * samples * (1 + paired / 2 + paired * (paired - 1) / 6),
+        "remedies": ROUNDED * samples * (2 + remedies / 2),
+    }
+
+
+def _steps(allowed: Allowed) -> int:
+    return len(allowed.steps or allowed.wanted) or 1
+
+
+def _searching(
+    run: Run, settings: Settings, scoring: Scoring, goal: Goal, allowed: Allowed
+) -> dict[str, float]:
+    """What is measured for a search, and the search."""
+    samples, layers, formats = len(run.samples), len(run.layers), _steps(allowed)
+    few = [format for format in allowed.all if is_fitted(settings.rounding, format)]
+    passes = {
+        "calibrate": CALIBRATED.get(settings.range, 3.0) * samples,
         "gptq": FITTED * min(samples, 1024) * len(few),
     }
     if goal.search == FRONTIER:
@@ -45,11 +108,6 @@ def expected_passes(
         judged = formats * math.ceil(math.log2(layers + 1)) + formats
         judged = layers * formats if goal.search == "progressive" else judged
     passes["search"] = ROUNDED * judged * samples
-    if held_out is not None:
-        passes["promise"] = ROUNDED * RUNGS * held_out.count
-    passes["compare"] = ROUNDED * samples
-    passes["test"] = ROUNDED * (2 + formats) * len(unseen) if unseen is not None else 0.0
-    passes["values"] = 4.0 * run.batch_size
     return passes
 
 
@@ -61,9 +119,8 @@ def _scoring(scoring: Scoring, samples: int, layers: int) -> dict[str, float]:
         passes["traces"] = BACKWARD * samples * min(scoring.probes, PROBES)
     if "pair" in needs and scoring.pairs == "exact":
         passes["pairs"] = ROUNDED * samples * layers * (layers + 1) / 6
-    elif needs & {"pair", "single", "base", "signal", "noise"}:
-        passes["singles"] = ROUNDED * samples * layers / 2
-        passes["linear pairs"] = samples * layers / 10 if "pair" in needs else 0.0
+    elif needs & {"pair", "single", "base", "signal", "noise"}:  # linear pairs hold the single losses too
+        passes["linear pairs" if "pair" in needs else "singles"] = ROUNDED * samples * layers / 2
     if "fisher" in needs:
         passes["fisher"] = BACKWARD * samples
     if "damage" in needs:

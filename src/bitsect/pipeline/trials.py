@@ -169,6 +169,7 @@ class _Timed(Progress):
 
     def __init__(self, outside: Progress) -> None:
         super().__init__()
+        self.forecast = outside.forecast
         self.shown, self.say = outside.shown, outside.say  # type: ignore[method-assign]
 
 

@@ -4,7 +4,8 @@
     damage      rows · (states + w · besides) + moves
     exact       rows · (2 · states + w · besides)        states of the float batch, and those after a layer
     linear      rows · (states + w · besides + layers · outputs), of which outputs at most 1 GB
-    traces      rows · (everything + besides), 8 rows at most; twice everything for Hutchinson's
+    traces      few · (everything + besides), of the rows that are differentiated at once; twice everything
+                for Hutchinson's
 
 each with the rounded weights; a network's values are counted (`network/footprint.py`), and w allows for what
 kernels set aside and for memory that lies between values (`benchmarks/memory.py` shows how near that comes).
@@ -20,7 +21,7 @@ from pathlib import Path
 from ..errors import RunError
 from ..measure.expansion import OUTPUT_BYTES
 from ..measure.sketch import SKETCH_BYTES as MOVES_BYTES
-from ..measure.traces import MINI_BATCH
+from ..measure.traces import differentiated_rows
 from ..network.footprint import Footprint, footprint, weight_bytes
 from ..network.program import Program
 from ..values import Resources, Settings
@@ -43,16 +44,22 @@ class Needs:
     values: Footprint
     weights: tuple[int, ...]
     layers: int
+    differentiated: int  # samples that are differentiated at once, at most
 
     @classmethod
     def of(cls, program: Program) -> Needs:
-        return cls(footprint(program), tuple(weight_bytes(program)), len(program.layers))
+        return cls(
+            footprint(program),
+            tuple(weight_bytes(program)),
+            len(program.layers),
+            differentiated_rows(program),
+        )
 
     def bytes(self, stage: str, rows: int) -> float:
         """What `stage` takes at its peak beyond what is there when it starts, with batches of `rows`."""
         values = self.values
         passing = values.states + WORKSPACE * values.besides
-        few = min(rows, MINI_BATCH)
+        few = min(rows, self.differentiated)
         held = {
             "evaluate": rows * WORKSPACE * values.running,
             "damage": rows * passing + min(MOVES_BYTES, 4 * self.layers * rows * values.outputs),
