@@ -6,7 +6,8 @@ Every stage runs on its first pieces in a process of its own, with freed memory 
 the largest resident size of that process while the stage ran, above the size when it began (Linux).
 `ratio` is the estimate over the peak. With `--memory`, the batch is the one that a new run chooses under
 that limit, and `within` says whether the peak stays below it. `search` judges many plans, which may keep what
-they share in all that the other stages leave: there the estimate is an upper bound.
+they share in all that the other stages leave: there the estimate is an upper bound. A stage that does
+not fit into the limit is refused, as in a run.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from bitsect.errors import RunError
 from bitsect.measure.context import Context
 from bitsect.measure.damage import damage_work
 from bitsect.measure.evaluator import judged
 from bitsect.measure.pairs import exact_pairs, linear_pairs
 from bitsect.measure.traces import gauss_newton, hutchinson, probe_work
 from bitsect.measure.work import Work
-from bitsect.runs.estimate import STAGES, Needs, spare_bytes
+from bitsect.runs.estimate import SCATTERED, STAGES, Needs, spare_bytes
 from bitsect.runs.memory import give_memory_back
 from bitsect.runs.opening import open_run
 from bitsect.runs.run import Run
@@ -80,7 +82,18 @@ def measure(arguments: argparse.Namespace, stage: str, batch_size: int | None, m
     with open_run(arguments.model, arguments.data, settings, Resources(memory=memory)) as run:
         needs, works = Needs.of(run.program), works_of(run, stage)
         estimate = needs.bytes("evaluate" if stage == SEARCH else stage, run.batch_size)
-        estimate += spare_bytes(needs, run.batch_size, Resources(memory=memory)) if stage == SEARCH else 0
+        if stage == SEARCH:
+            estimate += SCATTERED * spare_bytes(needs, run.batch_size, Resources(memory=memory))
+        report: dict[str, Any] = {
+            "stage": stage,
+            "batch_size": run.batch_size,
+            "estimate_mb": round(estimate / 1e6),
+        } | ({} if memory is None else {"memory": memory})
+        try:
+            run.check_memory("evaluate" if stage == SEARCH else stage)
+        except RunError:
+            print(json.dumps(report | {"refused": True}))
+            return
         give_memory_back()
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
         start = status("VmRSS")
@@ -88,17 +101,11 @@ def measure(arguments: argparse.Namespace, stage: str, batch_size: int | None, m
             for name in work.pieces:
                 work.do(name)
         peak = status("VmHWM") - start
-        report: dict[str, Any] = {
-            "stage": stage,
-            "batch_size": run.batch_size,
-            "estimate_mb": round(estimate / 1e6),
-            "peak_mb": round(peak / 1e6),
-            "ratio": round(estimate / peak, 3),
-        }
+        report |= {"peak_mb": round(peak / 1e6), "ratio": round(estimate / peak, 3)}
         if memory is not None:
             limit = Resources(memory=memory).memory_bytes
             assert limit is not None
-            report |= {"memory": memory, "within": peak <= limit}
+            report["within"] = peak <= limit
     print(json.dumps(report))
 
 
@@ -137,7 +144,7 @@ def main() -> None:
             if not arguments.json:
                 print(found[-1], flush=True)
     if arguments.json:
-        ratios = [each["ratio"] for each in found if each["stage"] != SEARCH]
+        ratios = [each["ratio"] for each in found if each["stage"] != SEARCH and "ratio" in each]
         print(json.dumps({"stages": found, "ratio": [min(ratios), max(ratios)]}))
     return None
 

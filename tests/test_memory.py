@@ -9,9 +9,18 @@ import torch
 from torch import nn
 
 from bitsect.errors import OptionError, RunError
+from bitsect.measure import traces
 from bitsect.network.capture import capture
 from bitsect.network.footprint import footprint, weight_bytes
-from bitsect.runs.estimate import STAGES, USUAL, Needs, fitting_batch, free_bytes
+from bitsect.runs.estimate import (
+    PREFIX_BYTES,
+    STAGES,
+    USUAL,
+    Needs,
+    fitting_batch,
+    free_bytes,
+    spare_bytes,
+)
 from bitsect.runs.memory import TENSOR_BYTES, comfortable_rows, give_memory_back, keep_freed_memory
 from bitsect.runs.opening import open_run
 from bitsect.values import INT8, Resources, Scoring, Settings
@@ -72,6 +81,26 @@ def test_more_rows_and_workers_need_more() -> None:
         assert needs.bytes(stage, 2) <= needs.bytes(stage, 32)
         assert 2 * needs.bytes(stage, 8) < needs.together(stage, 8, 2)
     assert needs.most(8, 1) == max(needs.bytes(stage, 8) for stage in USUAL)
+
+
+def test_traces_need_memory_for_the_samples_that_are_differentiated_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = capture(nn.Conv2d(3, 8, 3), torch.zeros(2, 3, 64, 64))
+    few = Needs.of(program).bytes("traces", 3)
+    monkeypatch.setattr(traces, "MEMORY_BYTES", 3.5 * program.bytes_per_sample * traces.KEPT_COPIES)
+    needs = Needs.of(program)
+    assert needs.bytes("traces", 64) == few
+    assert needs.bytes("traces", 2) < few
+
+
+def test_what_plans_share_stays_within_what_stages_leave() -> None:
+    needs = Needs.of(capture(nn.Conv2d(3, 8, 3), torch.zeros(2, 3, 64, 64)))
+    most = needs.most(64, 1)
+    assert spare_bytes(needs, 64, Resources(memory=int(0.9 * most))) == 0
+    some = spare_bytes(needs, 64, Resources(memory=int(2 * most)))
+    assert 0 < some < most / 3  # it lies scattered, and holds far more than its size
+    assert spare_bytes(needs, 64, Resources(memory="100GB")) == PREFIX_BYTES
 
 
 def test_the_batch_of_a_new_run_fits_the_memory_that_is_allowed() -> None:

@@ -33,6 +33,9 @@ TWICE_DERIVED = 2.3  # of all values, in a double backward pass
 WORKER_BYTES = 350e6  # what a worker has loaded before it begins
 SHARE = 0.75  # of what is free, where no limit is given
 PREFIX_BYTES = 1e9  # for what plans share, at most
+SCATTERED = (
+    3.5  # times its size is what stays of memory with what plans share between all that comes and goes
+)
 USUAL = ("evaluate", "damage", "exact", "traces")  # stages that every run must have memory for
 STAGES = (*USUAL, "linear", "hutchinson")
 
@@ -125,7 +128,8 @@ def limit_of(resources: Resources) -> float:
 def spare_bytes(needs: Needs, rows: int, resources: Resources) -> float:
     """What each process may keep of what plans share: what the usual stages leave."""
     workers = local_workers(resources)
-    return max(0.0, min(PREFIX_BYTES, limit_of(resources) - needs.most(rows, workers))) / workers
+    left = (limit_of(resources) - needs.most(rows, workers)) / SCATTERED
+    return max(0.0, min(PREFIX_BYTES, left)) / workers
 
 
 def free_bytes() -> float:
