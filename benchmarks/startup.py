@@ -5,8 +5,8 @@
 `version_cpu_seconds`: user and system time of `bitsect --version`, the best of ten. `first_line` and
 `float_network`: seconds, and those of the processor, until `quantize` has said its first line, and how
 accurate the float network is; the best. `ctrl_c`: the command is interrupted with its whole group, as a
-terminal does, in the middle of measuring; seconds until it has ended, the worst, with how many processes it had
-started, and how many of them were left a tenth of a second later. `ray, joined` joins a cluster that was
+terminal does, in the middle of measuring; seconds until it has ended, the worst, with how many processes it
+had started, and how many of them were left a tenth of a second later. `ray, joined` joins a cluster that was
 there before.
 """
 
