@@ -137,7 +137,7 @@ def test_the_way_down_ends_at_the_first_plan_that_is_not_proven() -> None:
 @pytest.mark.parametrize(
     ("lost", "expected", "verdict", "vouched"),
     [
-        (0, None, "kept, not proven: a safer plan is not proven either", True),
+        (0, None, "kept, not proven: other plans were tried on these samples first", True),
         (6, None, "kept, not proven", True),
         (6, 0.995, "kept, not proven", True),
         (6, 0.985, "kept, not proven", False),  # by luck
@@ -154,6 +154,14 @@ def test_what_is_taken_where_nothing_is_proven(
     assert not look.proven
     assert look.verdict.startswith(verdict)
     assert is_vouched_for(look, SHARE) == vouched
+
+
+def test_only_the_first_plan_that_samples_are_shown_may_be_proven_by_them() -> None:
+    right = [1.0] * 1000
+    assert unproven(SHARE, right, right, first=True) == descend(SHARE, right, [right])[0]
+    later = unproven(SHARE, right, right)
+    assert not later.proven
+    assert later.bound is None  # it would reach the target, and prove nothing
 
 
 def test_what_is_expected_says_how_many_samples_would_prove_it() -> None:
