@@ -6,8 +6,7 @@
 `float_network`: seconds, and those of the processor, until `quantize` has said its first line, and how
 accurate the float network is; the best. `ctrl_c`: the command is interrupted with its whole group, as a
 terminal does, in the middle of measuring; seconds until it has ended, the worst, with how many processes it
-had started, and how many of them were left a tenth of a second later. `ray, joined` joins a cluster that was
-there before.
+had started, and how many of them were left a tenth of a second later.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +29,8 @@ LONG = ("--method=paper", "--metric=aughessian", "--threads=1", "--tolerance=0.0
 WAYS = {
     "one process": (),
     "two workers": ("--workers=2",),
-    "ray, started": ("--ray=auto", "--workers=2"),
-    "ray, joined": ("--ray=auto", "--workers=2"),
+    "ray": ("--ray=auto", "--workers=2"),
 }
-CLUSTER = """
-import ray, sys
-ray.init("local", num_cpus=2, log_to_driver=False)
-print(ray.get_runtime_context().gcs_address, flush=True)
-sys.stdin.read()
-"""
 COMMAND = [sys.executable, "-m", "bitsect"]
 
 
@@ -78,9 +68,8 @@ def first_lines(quantize: list[str]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def interrupted(quantize: list[str], folder: Path, cluster: int | None) -> tuple[float, int, int]:
+def interrupted(quantize: list[str], folder: Path) -> tuple[float, int, int]:
     """Seconds from Ctrl-C to the end, processes that were started, and those that are left then."""
-    before = set() if cluster is None else set(started_by(cluster))
     process = subprocess.Popen(
         [*COMMAND, *quantize, *LONG, f"--out={folder}"],
         stdout=subprocess.DEVNULL,
@@ -95,8 +84,6 @@ def interrupted(quantize: list[str], folder: Path, cluster: int | None) -> tuple
             raise SystemExit(process.communicate()[1])
         time.sleep(0.05)
     below = started_by(process.pid)
-    if cluster is not None:
-        below += set(started_by(cluster)) - before
     start = time.perf_counter()
     os.killpg(process.pid, signal.SIGINT)
     process.wait()
@@ -125,26 +112,11 @@ def is_there(pid: int) -> bool:
         return False
 
 
-@contextmanager
-def cluster() -> Iterator[int]:
-    """A cluster of two processors on this machine, which commands find: the process that holds it."""
-    with subprocess.Popen(
-        [sys.executable, "-c", CLUSTER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"RAY_worker_niceness": "0"},
-    ) as process:
-        assert process.stdout is not None
-        os.environ["RAY_ADDRESS"] = process.stdout.readline().decode().strip()
-        yield process.pid
-
-
-def ctrl_c(quantize: list[str], way: str, repeats: int, cluster: int | None = None) -> dict[str, Any]:
+def ctrl_c(quantize: list[str], way: str, repeats: int) -> dict[str, Any]:
     found = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
-            found.append(interrupted([*quantize, *WAYS[way]], Path(folder) / "run", cluster))
+            found.append(interrupted([*quantize, *WAYS[way]], Path(folder) / "run"))
     seconds, started, left = zip(*found, strict=True)
     return {"seconds": round(max(seconds), 2), "processes": max(started), "left": max(left)}
 
@@ -176,11 +148,7 @@ def main() -> None:
         report[name] = {"seconds": round(wall, 2), "cpu_seconds": round(processor, 2)}
     report["ctrl_c"] = {}
     for way in WAYS:
-        if way == "ray, joined":
-            with cluster() as holder:
-                report["ctrl_c"][way] = ctrl_c(quantize, way, arguments.repeats, holder)
-        else:
-            report["ctrl_c"][way] = ctrl_c(quantize, way, arguments.repeats)
+        report["ctrl_c"][way] = ctrl_c(quantize, way, arguments.repeats)
         print(f"{way}: {report['ctrl_c'][way]}", file=sys.stderr, flush=True)
     report["load_average"] = round(os.getloadavg()[0], 2)
     if arguments.json:
