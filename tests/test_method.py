@@ -223,6 +223,30 @@ def test_a_promise_is_never_dropped_without_a_word(tmp_path: Path) -> None:
         quantize(validation_data=labelled(), hold_out=False)
 
 
+def test_copies_prove_nothing() -> None:
+    few, others = labelled(100), labelled(200, seed=5)
+    both = tuple(torch.cat(parts) for parts in zip(labelled(150), others, others, strict=True))
+    result = quantize(validation_data=both, hold_out=False)
+    assert result.promise is not None
+    assert result.promise.samples == 200
+    assert "350 of 550 held-out samples are copies" in "".join(result.notes)
+    # Ten copies of a hundred samples would prove far more than a hundred samples can.
+    repeated = bitsect.quantize(network(), tuple(torch.cat([part] * 10) for part in few), target=0.98)
+    assert repeated.promise is not None
+    assert repeated.promise.samples < 20
+    assert not repeated.promise.proven
+    with pytest.raises(OptionError, match=r"copies of those searched on: pass others, or confidence='none'"):
+        bitsect.quantize(network(), tuple(torch.cat([part[:1]] * 50) for part in few), target=0.98)
+
+
+def test_test_samples_that_were_searched_on_are_told() -> None:
+    x, y = labelled(60)
+    result = quantize(
+        test_data=(torch.cat([x, seeded(40, 1, 8, 8, seed=9)]), y.repeat(2)[:100]), confidence=None
+    )
+    assert "60 of 100 test samples are among those that were searched on" in "".join(result.notes)
+
+
 def test_a_largest_drop_is_promised_in_points() -> None:
     result = quantize(target=None, max_drop=20)
     assert result.promise is not None

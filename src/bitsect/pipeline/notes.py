@@ -13,6 +13,7 @@ from ..runs.run import Run
 from ..solve.allowed import Allowed
 from ..solve.search.problem import Found, Problem
 from ..sources.data import Samples
+from ..sources.data.copies import seen_before
 from ..sources.tasks.outputs import named_tensors
 from ..sources.tasks.task import Task
 from ..values import Evaluation, Goal, LatencyTable, Target
@@ -51,6 +52,19 @@ def notes_on_promise(
     for note in notes:
         run.progress.say(note)
     return notes
+
+
+def notes_on_test(run: Run, unseen: Samples | None) -> tuple[str, ...]:
+    """Said at once where the test samples are not as unseen as they should be."""
+    known = 0 if unseen is None else seen_before(unseen, run.samples)
+    if unseen is None or not known:
+        return ()
+    note = (
+        f"{known:,} of {len(unseen):,} test samples are among those that were searched on: on new "
+        "samples the plan may do worse than the test says"
+    )
+    run.progress.say(note)
+    return (note,)
 
 
 def notes_on_answer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..solve.costs import cost
 from ..solve.search.problem import Found, Problem
 from ..solve.search.trail import safer
 from ..sources.data import Samples
+from ..sources.data.copies import fresh
 from ..values import Evaluation, Goal, LatencyTable, Plan, Settings, Target
 from ..values.goal import EXPECTED
 from ..values.options import given
@@ -128,13 +129,30 @@ def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | Non
             "of the samples to search on and those to prove the target on, only one kind has labels"
         )
     run.program.run(samples.inputs(slice(0, 1)))  # so that a wrong shape is refused first
-    return samples
+    return _without_copies(samples, run.samples)
+
+
+def _without_copies(samples: Samples, searched: Samples) -> Samples:
+    """The samples without copies of each other and of those searched on, which prove nothing new."""
+    kept = fresh(samples, searched)
+    if not len(kept):
+        raise OptionError(
+            "all samples that are to prove the target are copies of those searched on: pass others, or "
+            "[confidence=none]"
+        )
+    copies = samples.count - len(kept)
+    return replace(samples.select(kept), copies=copies) if copies else samples
 
 
 def what_can_be_promised(goal: Goal, held_out: Samples | None, float_network: Evaluation) -> Iterator[str]:
     """Said before the work starts: whether the held-out samples can prove the target at all."""
     if goal.confidence is None or goal.target is None or held_out is None:
         return
+    if held_out.copies:
+        yield (
+            f"{held_out.copies:,} of {held_out.copies + held_out.count:,} held-out samples are copies of "
+            "others or of samples that were searched on: they prove nothing new and are left out"
+        )
     level, accuracy = 1 - goal.confidence, float_network.accuracy
     needed = samples_needed(goal.target, accuracy, level=level)
     if needed is None or needed > held_out.count:
