@@ -235,7 +235,7 @@ def test_copies_prove_nothing() -> None:
     assert repeated.promise is not None
     assert repeated.promise.samples < 20
     assert not repeated.promise.proven
-    with pytest.raises(OptionError, match=r"copies of those searched on: pass others, or confidence='none'"):
+    with pytest.raises(OptionError, match="are those searched on: pass others, or confidence='none'"):
         bitsect.quantize(network(), tuple(torch.cat([part[:1]] * 50) for part in few), target=0.98)
 
 

@@ -122,8 +122,6 @@ def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | Non
             "a promise needs samples that the search does not see: pass [validation_data=FILE], or make a "
             "new run with [hold_out=True]"
         )
-    if samples.fingerprint() == run.samples.fingerprint():
-        raise OptionError("the samples that are to prove the target are those searched on: pass others")
     if (samples.labels is None) != (run.samples.labels is None):
         raise OptionError(
             "of the samples to search on and those to prove the target on, only one kind has labels"
@@ -135,10 +133,9 @@ def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | Non
 def _without_copies(samples: Samples, searched: Samples) -> Samples:
     """The samples without copies of each other and of those searched on, which prove nothing new."""
     kept = fresh(samples, searched)
-    if not len(kept):
+    if not len(kept) or samples.fingerprint() == searched.fingerprint():
         raise OptionError(
-            "all samples that are to prove the target are copies of those searched on: pass others, or "
-            "[confidence=none]"
+            "the samples that are to prove the target are those searched on: pass others, or [confidence=none]"
         )
     copies = samples.count - len(kept)
     return replace(samples.select(kept), copies=copies) if copies else samples
