@@ -24,7 +24,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ..errors import BitsectError
-from ..sources.tasks.outputs import logits, pick
+from ..sources.tasks.outputs import as_logits, logits, pick
 from ..sources.tasks.task import Task
 from ..values import Damage, Format
 from ..values.damage import Change
@@ -142,7 +142,7 @@ class _Comparison:
         judged = self._task.output
         one = None if judged is None else pick(outputs, judged)
         if self._task.name in CLASSIFICATION:
-            found = [("logits", logits(outputs if one is None else one))]
+            found = [("logits", as_logits(logits(outputs if one is None else one)))]
         elif judged is not None and one is not None and one.is_floating_point():
             found = [(judged, one)]
         else:

@@ -135,7 +135,8 @@ def _without_copies(samples: Samples, searched: Samples) -> Samples:
     kept = fresh(samples, searched)
     if not len(kept) or samples.fingerprint() == searched.fingerprint():
         raise OptionError(
-            "the samples that are to prove the target are those searched on: pass others, or [confidence=none]"
+            "the samples that are to prove the target are those searched on: pass others, or "
+            "[confidence=none]"
         )
     copies = samples.count - len(kept)
     return replace(samples.select(kept), copies=copies) if copies else samples

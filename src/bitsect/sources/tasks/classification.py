@@ -25,6 +25,10 @@ def classify_top5(outputs: Any, labels: Tensor) -> Outcome:
     """Cross-entropy, and whether the label's logit is among the five largest."""
     _refuse_one_logit(outputs, "is among the five largest whatever it is: judge by classification")
     found = classes(outputs)
+    if found.shape[1] <= 5:
+        raise DataError(
+            f"each of {found.shape[1]} classes is among the five largest: judge by classification"
+        )
     labels = _class_labels(outputs, labels)
     best = found.topk(min(5, found.shape[1]), dim=1).indices
     return Outcome(_cross_entropy(found, labels), (best == labels[:, None]).any(1).float())
