@@ -113,7 +113,7 @@ def _class_labels(outputs: Any, labels: Tensor) -> Tensor:
         shown = f"label {flat[other[0]].item():g}" if len(other) else f"labels {tuple(labels.shape)}"
         raise DataError(
             f"the network gives one number for each sample, a logit if labels are 0 or 1, not {shown}: "
-            f"{OWN_TASK}"
+            f"judge a quantity by [task=regression] (its ranks are kept), or {OWN_TASK}"
         )
     return flat.to(torch.int64)
 
