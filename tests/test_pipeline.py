@@ -642,6 +642,33 @@ def test_accuracy_near_chance_is_noted() -> None:
     assert any("gives 48 of 48 samples the same answer: agreement says little" in n for n in same.notes)
 
 
+class Normalised(nn.Module):
+    """A layer whose inputs are normalised over the batch, or blurred."""
+
+    def __init__(self, normalise: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.normalise, self.head = normalise, nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.normalise(x))
+
+
+@pytest.mark.parametrize(
+    ("normalise", "note"),
+    [
+        (lambda x: x - x.mean(0), "depends on the others in its batch"),
+        (lambda x: x + torch.randn_like(x), "draws random numbers in evaluation mode"),
+        (lambda x: x - x.mean(1, keepdim=True), None),
+    ],
+)
+def test_answers_that_are_not_of_a_sample_alone_are_told(normalise: Any, note: str | None) -> None:
+    result = quantize(
+        Normalised(normalise).eval(), (rows(), torch.arange(FEW) % 3), metric="random", target=0.1
+    )
+    said = [line for line in result.notes if "batch" in line or "random" in line]
+    assert note in said[0] if note else not said
+
+
 @pytest.mark.parametrize(
     ("target", "note"),
     [

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from ..network.comparison import draws_numbers, mixes_samples
 from ..network.exported_program import example_outputs
 from ..network.remarks import remarks, unseen_layers
 from ..runs.run import Run
@@ -104,6 +105,7 @@ def _about_samples(
     if target is not None:
         yield from _no_room(target, float_network)
     yield from about_output(run)
+    yield from _about_batches(run)
     length = getattr(run.samples.source, "fixed", None)
     if length is not None:
         yield (
@@ -112,6 +114,22 @@ def _about_samples(
         )
     if agreement:
         yield NO_LABELS
+
+
+def _about_batches(run: Run) -> Iterator[str]:
+    """Said where the answer to a sample is not the network's answer to that sample alone."""
+    program, samples = run.program, run.samples
+    if draws_numbers(program):
+        yield "the network draws random numbers in evaluation mode too: its accuracy is another at every call"
+        return
+    is_fixed = program.fixed_batch is not None or samples.source.lengths is not None
+    if is_fixed or min(len(samples), run.batch_size) < 4:
+        return
+    if mixes_samples(program, samples.inputs(slice(0, 2)), samples.inputs(slice(0, 4))):
+        yield (
+            "the answer to a sample depends on the others in its batch, as statistics of a batch make it: "
+            f"what is found holds for batches of {run.batch_size}, and not for single samples"
+        )
 
 
 def about_output(run: Run) -> Iterator[str]:

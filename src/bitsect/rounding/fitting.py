@@ -176,8 +176,8 @@ class Fitter:
         matrix = use.matrix(self.program).cpu()
         if not bool(moments.covariance.isfinite().all()):
             raise BitsectError(
-                f"the inputs of '{use.multiplies[0].layer}' are so large that their products overflow: normalise "
-                "the samples, or pass [rounding=squant]"
+                f"the inputs of '{use.multiplies[0].layer}' are so large that their products overflow: "
+                "normalise the samples, or pass [rounding=squant]"
             )
         made = fit(matrix, moments, qmax, run=run, correct_bias=self.correct_bias)
         arrays = {
