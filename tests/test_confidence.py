@@ -16,7 +16,6 @@ from bitsect.solve.confidence import (
     ONLY_EXPECTED,
     Pairs,
     _likeliest,
-    best_promise,
     bound,
     continuity,
     descend,
@@ -166,6 +165,21 @@ def test_what_is_expected_says_how_many_samples_would_prove_it() -> None:
     assert dropped.verdict.startswith(ONLY_EXPECTED)
 
 
+@pytest.mark.parametrize("target", [SHARE, Target.drop(1)])
+def test_nobody_counts_on_a_plan_that_did_better_than_float_by_luck(target: Target) -> None:
+    right = [1.0] * 93 + [0.0] * 7
+    least = samples_needed(target, 0.93)
+    assert least is not None
+    assert least > 100
+    for better in ([1.0] * 95 + [0.0] * 5, [1.0] * 100):
+        verdict = unproven(target, right, better).verdict
+        assert verdict.endswith(" samples would prove it")
+        assert int(verdict.split()[3].replace(",", "")) >= least
+    hardly_right = [1.0] + [0.0] * 99
+    assert "not proven" in unproven(target, hardly_right, [1.0] * 4 + [0.0] * 96).verdict
+    assert "not proven" in unproven(target, hardly_right, hardly_right[::-1], expected=1.0).verdict
+
+
 def test_what_is_not_proven_says_how_many_samples_would_do() -> None:
     (verdict,) = looked_at(SHARE, [1.0] * 1000, [0.0] * 6 + [1.0] * 994)
     needed = int(verdict.split()[3].replace(",", ""))
@@ -189,8 +203,8 @@ def test_the_best_promise_and_the_samples_needed_are_inverse(
     needed = samples_needed(goal, accuracy, discordance)
     assert needed is not None
     assert goal.relative is not None
-    assert best_promise(needed, accuracy, discordance) >= float(goal.relative) - 1e-9
-    assert best_promise(needed - 1, accuracy, discordance) < float(goal.relative)
+    assert bound(Pairs.expected(needed, accuracy, discordance), goal) >= float(goal.relative) - 1e-9
+    assert bound(Pairs.expected(needed - 1, accuracy, discordance), goal) < float(goal.relative)
 
 
 def test_nothing_lost_is_the_rule_of_three() -> None:

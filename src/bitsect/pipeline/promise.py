@@ -17,7 +17,8 @@ from ..solve.confidence import (
     METHOD,
     NOT_KEPT,
     Look,
-    best_promise,
+    Pairs,
+    bound,
     descend,
     is_vouched_for,
     samples_needed,
@@ -155,10 +156,12 @@ def what_can_be_promised(goal: Goal, held_out: Samples | None, float_network: Ev
     needed = samples_needed(goal.target, accuracy, level=level)
     if needed is None or needed > held_out.count:
         enough = "no number of them would" if needed is None else f"{needed:,} would"
-        best = best_promise(held_out.count, accuracy, level=level)
+        best = bound(Pairs.expected(held_out.count, accuracy), goal.target, level)
+        kept = f"{best:.2%} kept" if goal.target.relative is not None else f"{100 * best:.2f} points lost"
+        samples = "1 held-out sample" if held_out.count == 1 else f"{held_out.count:,} held-out samples"
         yield (
-            f"{held_out.count:,} held-out samples cannot prove {goal.target} of a plan that answers as the "
-            f"float network does (at best {best:.2%} kept): {enough}"
+            f"{samples} cannot prove {goal.target} of a plan that answers as the float network does "
+            f"(at best {kept}): {enough}"
         )
 
 
