@@ -209,8 +209,8 @@ def test_the_best_promise_and_the_samples_needed_are_inverse(
 
 def test_nothing_lost_is_the_rule_of_three() -> None:
     for samples in (100, 4096, 10**6):
-        assert 1 - best_promise(samples) == pytest.approx(math.log(20) / samples, rel=0.03)
-    assert best_promise(0) == 0.0
+        least = bound(Pairs.expected(samples), SHARE)
+        assert 1 - least == pytest.approx(math.log(20) / samples, rel=0.03)
 
 
 def test_more_than_float_is_never_promised() -> None:
