@@ -247,6 +247,23 @@ def test_test_samples_that_were_searched_on_are_told() -> None:
     assert "60 of 100 test samples are among those that were searched on" in "".join(result.notes)
 
 
+def test_what_was_proven_on_other_samples_is_exported(tmp_path: Path) -> None:
+    """A few searched samples that happen to miss the target do not refute what many others prove."""
+    x, y = labelled(100)
+    all_int4 = {"keep": "*=int4", "target": 0.8}
+    right = bitsect.quantize(network(), (x, y), confidence=None, **all_int4).model()(x).argmax(1) == y
+    few = torch.cat([(~right).nonzero()[:4, 0], right.nonzero()[:8, 0]])
+    others = labelled(500, seed=8)
+    run, data = tmp_path / "run", (x[few], y[few])
+    result = bitsect.quantize(network(), data, validation_data=others, out=run, **all_int4)
+    assert result.verdict == "kept with 95 % confidence"
+    assert result.accuracy < 0.8
+    assert result.export(tmp_path / "a.safetensors").proof.holds
+    again = bitsect.export(run, tmp_path / "b.safetensors")
+    assert (again.failures, again.target_kept) == ((), False)
+    assert any("was judged on other samples: kept" in note for note in again.notes)
+
+
 def test_a_largest_drop_is_promised_in_points() -> None:
     result = quantize(target=None, max_drop=20)
     assert result.promise is not None

@@ -16,6 +16,7 @@ from ..runs.run import Run
 from ..solve.confidence import (
     METHOD,
     NOT_KEPT,
+    ONLY_EXPECTED,
     Look,
     Pairs,
     bound,
@@ -237,6 +238,13 @@ def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
     before = evaluator.expected(Plan.uniform(evaluator.program.layers)).accuracy
     after = evaluator.expected(plan).accuracy
     return before - after if target.relative is None else after / before
+
+
+def is_vouched_by_others(verdict: str | None, run: Run) -> bool:
+    """Whether more speaks for the plan than labels of the run's samples: what is expected, or others."""
+    if verdict is None or verdict == NOT_KEPT:
+        return False
+    return run.held_out is None or verdict.startswith(ONLY_EXPECTED)
 
 
 def follow(

@@ -246,7 +246,7 @@ def unproven(
     pairs = Pairs.of(float_scores, plan_scores)
     look = replace(_look(pairs, target, level), expected=expected)
     if look.proven:
-        same = Pairs.expected(float(pairs.samples), float(np.mean(float_scores)))
+        same = Pairs.expected(float(pairs.samples), float(np.asarray(float_scores, float).mean()))
         why = "a safer plan is not proven either"
         if not proves(same, target, level):  # then it is by luck that so few seem to prove it
             why = _would_prove(pairs, target, level)
