@@ -428,3 +428,20 @@ def test_copies_are_known_by_their_inputs(tmp_path: Path) -> None:
     assert fresh(load_samples(pair), load_samples({k: v[:1] for k, v in pair.items()})).tolist() == [1, 2, 3]
     assert seen_before(load_samples(tmp_path), load_samples(tmp_path, draw=1, seed=0)) in (1, 2)
     assert len(fresh(load_samples(tmp_path), load_samples(tmp_path).select(torch.tensor([2])))) == 1
+
+
+def test_labels_may_be_a_plain_list_and_a_list_is_no_pair():
+    x = torch.randn(3, 2)
+    samples = load_samples((x, [2, 0, 1]))
+    assert samples.labels.tolist() == [2, 0, 1]
+    assert torch.equal(samples.inputs(slice(None)), x)
+    with pytest.raises(DataError, match=r"shapes \(\) and \(2,\): .* are a tuple, \(inputs, labels\)"):
+        load_samples([x, torch.tensor([2, 0, 1])])
+
+
+def test_arrays_of_another_byte_order_are_read(tmp_path):
+    x = np.arange(6.0, dtype=">f4").reshape(3, 2)
+    np.savez(tmp_path / "big.npz", x=x, y=np.arange(3, dtype=">i8"))
+    samples = load_samples(tmp_path / "big.npz")
+    assert samples.inputs(slice(None)).tolist() == x.tolist()
+    assert samples.labels.tolist() == [0, 1, 2]

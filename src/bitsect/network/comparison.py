@@ -40,9 +40,11 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
     try:
         captured = program.run(inputs)
     except (RuntimeError, IndexError) as error:
+        way_out = "check that model(example) runs, for the longest sample too"
+        if "dtype" in str(error):
+            way_out = "give samples of the type that its weights have, such as float32"
         raise CaptureError(
-            f"{type(model).__name__} cannot run on its example: {first_line(error)}; check that "
-            "model(example) runs, for the longest sample too"
+            f"{type(model).__name__} cannot run on its example: {first_line(error)}; {way_out}"
         ) from error
 
     def against(outputs: Any) -> Comparison:
