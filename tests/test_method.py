@@ -288,3 +288,15 @@ def test_a_promise_is_found_again_to_the_same_bytes(tmp_path: Path) -> None:
     assert again.evaluations == 0
     assert (tmp_path / "one" / "result.json").read_bytes() == (tmp_path / "two" / "result.json").read_bytes()
     assert Plan.read(tmp_path / "one" / "plan.json", first.run.layers) == first.plan
+
+
+def test_a_curve_says_what_the_last_search_limits_it_to(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Said(bitsect.Progress):
+        def say(self, what: str) -> None:
+            said.append(what)
+
+    quantize(out=tmp_path / "run", keep="first=int8")
+    bitsect.frontier(tmp_path / "run", targets="90%", progress=Said())
+    assert any("limited as in the last search: [keep=first=int8]" in line for line in said), said
