@@ -78,6 +78,7 @@ BARE = {"confidence": "none", "hold_out": True}  # on the samples that a promise
 VARIANTS: dict[str, dict[str, Any]] = {
     "bitsect": {"method": "bitsect"},
     "paper": {"method": "paper"},
+    "paper, promised": {"method": "paper", "confidence": "95%"},
     "paper, hessian": {"method": "paper", "metric": "hessian"},
     "paper, progressive": {"method": "paper", "search": "progressive"},
     "paper, hessian, progressive": {"method": "paper", "metric": "hessian", "search": "progressive"},
@@ -133,7 +134,10 @@ def folder_of(network: str, options: dict[str, Any], draw: int) -> str:
 def row_of(name: str, variant: str, draw: int, target: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One call of `quantize`, as a row."""
     network, options = NETWORKS[name], VARIANTS[variant]
-    asked = {**network.options, **(network.paper if options["method"] == "paper" else {}), **options}
+    own = dict(network.paper) if options["method"] == "paper" else {}
+    if "confidence" in options:
+        own.pop("draw", None)  # what is promised is proven on all the others
+    asked = {**network.options, **own, **options}
     started = time.process_time()
     result = bitsect.quantize(
         path_of(network.model, arguments.files),
@@ -160,7 +164,7 @@ def row_of(name: str, variant: str, draw: int, target: str, arguments: argparse.
         **{key: counts.get(key, 0) for key in ("int8", "int4", "float")},
         "searched": result.accuracy / result.float_accuracy,
         "held_out": promise.accuracy["plan"] / promise.accuracy["float"] if promise else "",
-        "proven": promise.look.bound if promise else "",
+        "proven": promise.look.bound if promise and promise.look.bound is not None else "",
         "verdict": result.verdict,
         "test_float": before,
         "test": after,

@@ -94,7 +94,9 @@ def main() -> None:
                         "seen": round(
                             promise.look.kept if promise else result.accuracy / result.float_accuracy, 5
                         ),
-                        "bound": round(promise.look.bound, 5) if promise else "",
+                        "bound": round(promise.look.bound, 5)
+                        if promise and promise.look.bound is not None
+                        else "",
                         "kept": round(kept, 5),
                         "met": kept >= float(target.rstrip("%")) / 100,
                     }

@@ -1,13 +1,15 @@
 """How the times of pieces add up to the time of a whole network, found from a handful of whole ones.
 
 A kernel alone also pays for bringing its operands into the layout that it likes, which within a network its
-neighbours share; and a network computes more than its layers. So the time of a plan is taken to be
+neighbours share; its weights lie in a cache, which those of a whole network may not fit into; and a network
+computes more than its layers. So the time of a plan is taken to be
 
-    t(plan) = rest + Σ layers (c[kind, format] + d[kernel, format]) · t(layer, format)
+    t(plan) = rest + Σ layers f[kernel, format] · t(layer, format)
                    + c[quantize] · Σ t(rounding)  +  c[dequantize] · Σ t(un-rounding)
 
-with coefficients c near 1, d near 0 and `rest` fitted to measured networks by least squares of the relative
-error: in one format, mixed, and with one kernel at a time left in float.
+with factors f that lie near one c[kind, format] for each kind of layer; all of them and `rest` are fitted to
+measured networks by least squares of the relative error: in one format, mixed, and with one kernel at a time
+left in float.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from ..values.boundary import Boundary, step_key
 from ..values.latency_table import place_key
 
 Numbers = NDArray[np.float64]
-Class = tuple[str, str]  # what shares a coefficient: a kind of layer in a format, or a step between layers
+Class = tuple[str, str]  # what shares a factor: a kind of layer in a format, or a step between layers
 REST: Class = ("rest", "")
 TRUST = 0.02  # in the pieces, against that in one whole network
 UNIFORM = 3.0  # how much more the networks in one format count than mixed ones
-LEAST = 0.02  # no coefficient is below
+LEAST = 0.02  # no factor is below, of what it is expected to be
 STEPS = ("quantize", "dequantize")
 
 
@@ -56,7 +58,7 @@ class Pieces:
         return sum(known) if len(known) == len(times) else None
 
     def sums(self, plan: Plan) -> dict[Class, float]:
-        """The times of all pieces of a plan, by what shares a coefficient."""
+        """The times of all pieces of a plan, by what shares a factor."""
         found: dict[Class, float] = {REST: 1.0}
         for layer in self.layers:
             format, ms = plan[layer.name], self.ms(layer, plan[layer.name]) or 0.0
@@ -73,45 +75,52 @@ class Pieces:
 
 
 def fitted(pieces: Pieces, measured: Mapping[Plan, float]) -> dict[Class, float]:
-    """The coefficients that best make the measured times of whole networks out of their pieces.
+    """The factors that best make the measured times of whole networks out of their pieces.
 
-    min Σ w·((x·c − t)/t)² + trust · Σ (share·(c − c₀))², where c₀ makes the networks in one format right by
-    one factor for each format, and share is how much of a network a coefficient decides.
+        min Σ w·((x·f − t)/t)² + trust · Σ (share·(f − c))² + trust · Σ (share·(c − c₀))²
+
+    where c₀ makes the networks in one format right by one factor for each format, and share is how much of a
+    network a factor decides.
     """
+    kinds = {(place_key(layer.places[0]), kind_of(layer)) for layer in pieces.layers}
     sums = [pieces.sums(plan) for plan in measured]
     classes = sorted({name for each in sums for name in each})
+    column = {name: index for index, name in enumerate(classes)}
     x = np.array([[each.get(name, 0.0) for name in classes] for each in sums])
     times = np.array(list(measured.values()))
-    prior = _prior(classes, pieces, measured)
-    weights = np.array([UNIFORM if len(set(plan.values())) == 1 else 1.0 for plan in measured])
     relative = x / times[:, None]
-    share = np.maximum(relative.max(axis=0), 1e-6)
-    left = np.concatenate([relative * weights[:, None] ** 0.5, np.diag(share * TRUST**0.5)])
-    right = np.concatenate([weights**0.5, share * TRUST**0.5 * prior])
-    shared = np.array([name[0] in (*KINDS, *STEPS, REST[0]) for name in classes])
-    found = _bounded(left, right, np.where(shared, LEAST * prior, -np.inf))
+    share = np.maximum(relative.max(axis=0), 1e-6) * TRUST**0.5
+    near, prior = np.diag(share), _prior(classes, pieces, measured)
+    aim, least = share * prior, LEAST * prior
+    for kernel, kind in kinds:
+        for format in {name[1] for name in classes if name[0] == kernel}:
+            own, shared = column[kernel, format], column[kind, format]
+            near[own, shared], aim[own] = -share[own], 0.0
+            relative[:, shared] = 0.0  # its kernels make up its time
+            least[own] = least[shared]
+    weights = np.array([UNIFORM if len(set(plan.values())) == 1 else 1.0 for plan in measured])
+    left = np.concatenate([relative * weights[:, None] ** 0.5, near])
+    found = _bounded(left, np.concatenate([weights**0.5, aim]), least)
     return dict(zip(classes, found.tolist(), strict=True))
 
 
 def _prior(classes: Sequence[Class], pieces: Pieces, measured: Mapping[Plan, float]) -> Numbers:
-    """One factor for each format: what a network in that format takes, to what its pieces do."""
-    factors: dict[str, float] = {}
-    rest = 0.0
+    """One factor for each format: what a network in it takes besides the rest, against what its pieces do."""
+    whole: dict[str, tuple[float, float]] = {}
     for plan, ms in measured.items():
         formats = {format.name for format in plan.values()}
         if len(formats) == 1:
-            (name,) = formats
             total = sum(value for key, value in pieces.sums(plan).items() if key[0] in (*KINDS, *STEPS))
-            factors[name] = min(1.0, ms / total) if total else 1.0
-            if name == FLOAT.name:
-                rest = max(0.0, ms - total)
+            whole[formats.pop()] = ms, total
+    rest = max(0.0, min((ms - total for ms, total in whole.values()), default=0.0))
     first = {REST: rest, **{(step, ""): 1.0 for step in STEPS}}
-    first |= {(kind, name): factor for kind in KINDS for name, factor in factors.items()}
-    return np.array([first.get(key, 1.0 if key[0] in KINDS else 0.0) for key in classes])
+    for name, (ms, total) in whole.items():
+        first |= {(kind, name): (ms - rest) / total if total else 1.0 for kind in KINDS}
+    return np.array([first.get(key, 1.0) for key in classes])
 
 
 def _bounded(left: Numbers, right: Numbers, least: Numbers) -> Numbers:
-    """Least squares with no coefficient below its `least`: those that want to be are held there."""
+    """Least squares with no factor below its `least`: those that want to be are held there."""
     held = np.zeros(len(least), dtype=bool)
     while True:
         found = least.copy()
@@ -131,15 +140,14 @@ def fit_table(
     device: str,
     machine: str,
 ) -> LatencyTable:
-    """The table of a network: its pieces, each times the coefficient that it has in the whole."""
+    """The table of a network: its pieces, each times the factor that it has in the whole."""
     factors = fitted(pieces, measured)
     kinds = {place_key(place): kind_of(layer) for layer in pieces.layers for place in layer.places}
 
     def factor(key: str, format: Format) -> float:
         if key not in kinds:
             return factors.get((key.partition(" ")[0], ""), 1.0)
-        shared = factors.get((kinds[key], format.name), 1.0)
-        return max(shared + factors.get((key, format.name), 0.0), LEAST)
+        return factors.get((key, format.name), factors.get((kinds[key], format.name), 1.0))
 
     def scaled(rows: Mapping[str, Mapping[Format, float | None]]) -> dict[str, dict[Format, float | None]]:
         return {

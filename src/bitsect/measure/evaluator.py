@@ -25,6 +25,7 @@ from ..sources.tasks.task import SampleError, Task
 from ..sources.tasks.windows import join_windows
 from ..values import FLOAT, Evaluation, Plan
 from ..values.pieces import Done, Piece
+from .prefixes import Prefixes
 from .work import Crew, Work, fill, in_order, shared
 
 
@@ -35,6 +36,7 @@ class Evaluator:
     """
 
     crew: Crew | None = None  # workers that judge batches too
+    prefixes: Prefixes | None = None  # what plans share that were judged before
 
     def __init__(
         self,
@@ -117,8 +119,7 @@ class Evaluator:
         inputs, labels = self.batch(start)
         if start not in self._reference:
             self._reference[start] = self.program.run(inputs)
-        outputs = self.program.run(inputs, rounding)
-        check_finite(self.program, inputs, outputs, rounding)
+        outputs = self._run(start, inputs, rounding)
         score = self.task.expected(self._reference[start], outputs)
         if score is None:
             raise BitsectError(f"task '{self.task.name}' expects nothing of single samples")
@@ -187,9 +188,15 @@ class Evaluator:
 
     def _judge(self, start: int, rounding: Rounding) -> Piece:
         inputs, labels = self.batch(start)
-        outputs = self.program.run(inputs, rounding)
+        return self._outcome(start, self._run(start, inputs, rounding), labels)
+
+    def _run(self, start: int, inputs: Inputs, rounding: Rounding) -> Any:
+        if self.prefixes is None:
+            outputs = self.program.run(inputs, rounding)
+        else:
+            outputs = self.prefixes.run(self.samples, start, inputs, rounding)
         check_finite(self.program, inputs, outputs, rounding)
-        return self._outcome(start, outputs, labels)
+        return outputs
 
     def _outcome(self, start: int, outputs: Any, labels: Tensor) -> Piece:
         with naming(self.samples, self.parts[start]):

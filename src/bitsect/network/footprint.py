@@ -6,6 +6,7 @@ count once. What is alive before any layer is what a float batch keeps so that e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ class Footprint:
     besides: float  # the most that a pass holds at once besides those
     everything: float  # all values of a pass, as a backward pass keeps them
     outputs: float
+    before: Mapping[str, float]  # what is alive before each layer
 
 
 def footprint(program: Program) -> Footprint:
@@ -32,10 +34,11 @@ def footprint(program: Program) -> Footprint:
     steps = {node: index for index, node in enumerate(program.step_nodes)}
     last = {source: index for node, index in steps.items() for source in node.all_input_nodes}
     last |= dict.fromkeys(program.output_nodes, len(steps))
-    starts = {program.start(layer.name) for layer in program.layers}
+    starts = {program.start(layer.name): layer.name for layer in program.layers}
     operands = {multiply.node: multiply.activations for multiply in program.multiplies}
     alive: dict[Node, dict[int, _Block]] = {}  # the memory of each value that is alive, by its address
     states: set[_Block] = set()
+    before: dict[str, float] = {}
     passing: list[tuple[set[_Block], int]] = []  # what is alive at each step, and what comes and goes
     everything: set[_Block] = set()
 
@@ -43,6 +46,7 @@ def footprint(program: Program) -> Footprint:
         index = steps.get(node, -1)  # −1: an input
         if index in starts:
             states.update(_blocks(alive))
+            before[starts[index]] = _size(_blocks(alive))
         known = {address: block for found in alive.values() for address, block in found.items()}
         alive[node] = {}
         for leaf in pytree.tree_leaves(value):
@@ -65,6 +69,7 @@ def footprint(program: Program) -> Footprint:
         max((_size(found - states) + copies for found, copies in passing), default=0) / rows,
         _size(everything) / rows,
         outputs / rows,
+        {name: size / rows for name, size in before.items()},
     )
 
 

@@ -122,7 +122,9 @@ class Fastest:
             faster = f"nothing that keeps the target is faster than float in {self.destination.name} here"
         else:
             gain = 0.0 if ours is None else 1 - ms[best] / ours
-            faster = f"of the plans on the way another one is {gain:.0%} faster in {self.destination.name}"
+            faster = (
+                f"taken instead is a plan on the way that is {gain:.0%} faster in {self.destination.name}"
+            )
         judged = dict(found.evaluated).get(best)
         evaluation = self.problem.judge(best, None) if judged is None or not judged.complete else judged
         return replace(found, plan=best, evaluation=evaluation, met=True, reason=f"{found.reason}; {faster}")

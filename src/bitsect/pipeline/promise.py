@@ -57,9 +57,11 @@ class Promise:
         """What the samples show and prove, in words."""
         look = self.look
         if self.target.relative is None:
-            seen = f"{100 * look.kept:.2f} points lost, at most {100 * look.bound:.2f}"
+            seen = f"{100 * look.kept:.2f} points lost"
+            seen += "" if look.bound is None else f", at most {100 * look.bound:.2f}"
             return seen if look.expected is None else f"{seen}; {100 * look.expected:.2f} are expected"
-        seen = f"{look.kept:.2%} kept, at least {look.bound:.2%}"
+        seen = f"{look.kept:.2%} kept"
+        seen += "" if look.bound is None else f", at least {look.bound:.2%}"
         return seen if look.expected is None else f"{seen}; {look.expected:.2%} are expected"
 
     @property
@@ -196,7 +198,7 @@ def prove_plan(
             index = sum(look.proven for look in looks) - 1
             plan, look = ladder[index], looks[index]
         else:
-            plan, look, looked = _unproven(goal, evaluator, float_scores, ladder)
+            plan, look, looked = _unproven(goal, evaluator, float_scores, ladder, unseen=not looks)
         accuracy = {"float": float(float_scores.mean()), "plan": float(evaluator.scores(plan).mean())}
     return Promise(goal.target, plan, look, len(looks) + looked, held_out.count, goal.confidence, accuracy)
 
@@ -212,11 +214,11 @@ def _ladder(run: Run, problem: Problem, found: Found, goal: Goal, table: Latency
 
 
 def _unproven(
-    goal: Goal, evaluator: Evaluator, float_scores: NDArray[np.float64], ladder: list[Plan]
+    goal: Goal, evaluator: Evaluator, float_scores: NDArray[np.float64], ladder: list[Plan], *, unseen: bool
 ) -> tuple[Plan, Look, int]:
     """The cheapest plan that nothing speaks against; else the cheapest that is kept; else the safest.
 
-    Also how many were looked at.
+    Also how many were looked at. While the samples are `unseen`, they may prove the first of them.
     """
     assert goal.target is not None
     assert goal.confidence is not None
@@ -225,7 +227,8 @@ def _unproven(
     for plan in reversed(ladder):
         expected = _expected(goal.target, evaluator, plan) if asks else None
         scores = evaluator.scores(plan)
-        looks.append(unproven(goal.target, float_scores, scores, expected, 1 - goal.confidence))
+        first, level = unseen and not looks, 1 - goal.confidence
+        looks.append(unproven(goal.target, float_scores, scores, expected, level, first=first))
         if is_vouched_for(looks[-1], goal.target):
             return plan, looks[-1], len(looks)
     kept = [index for index, look in enumerate(looks) if look.verdict != NOT_KEPT]

@@ -71,7 +71,7 @@ def _promise(data: Json | None) -> Promise | None:
         float(data["confidence"]),
         number(data.get("kept")),
         number(data.get("lost")),
-        float(data["bound"]),
+        number(data["bound"]),
     )
 
 
@@ -117,10 +117,13 @@ def _kept(target: Target, agreement: bool, judge: bool) -> tuple[str, str, str]:
 def _shown(promise: Promise) -> str:
     seen = f"on {promise.samples:,} held-out samples that the search has not seen"
     if promise.kept is not None:
-        seen += f": {promise.kept:.2%} kept, at least {promise.bound:.2%}"
-    elif promise.lost is not None:
-        seen += f": {100 * promise.lost:.2f} points lost, at most {100 * promise.bound:.2f}"
-    return f"{seen} with {promise.confidence:.0%} confidence"
+        seen += f": {promise.kept:.2%} kept"
+        least = "" if promise.bound is None else f", at least {promise.bound:.2%}"
+    else:
+        assert promise.lost is not None
+        seen += f": {100 * promise.lost:.2f} points lost"
+        least = "" if promise.bound is None else f", at most {100 * promise.bound:.2f}"
+    return f"{seen}{least} with {promise.confidence:.0%} confidence" if least else seen
 
 
 def _threads(count: Any) -> str:

@@ -75,7 +75,7 @@ class Promise:
     confidence: float
     kept: float | None  # the share of the float accuracy; None where the target is in points
     lost: float | None  # the fraction lost, where the target is in points
-    bound: float  # of either, at that confidence
+    bound: float | None  # of either, at that confidence; None where other plans were tried first
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@
 
 each with the rounded weights; a network's values are counted (`network/footprint.py`), and w allows for what
 kernels set aside and for memory that lies between values (`benchmarks/memory.py` shows how near that comes).
+What the usual stages leave may hold what plans share (`measure/prefixes.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ROUNDING = 29  # of the largest weight, while it is being rounded
 TWICE_DERIVED = 2.3  # of all values, in a double backward pass
 WORKER_BYTES = 350e6  # what a worker has loaded before it begins
 SHARE = 0.75  # of what is free, where no limit is given
+PREFIX_BYTES = 1e9  # for what plans share, at most
 USUAL = ("evaluate", "damage", "exact", "traces")  # stages that every run must have memory for
 STAGES = (*USUAL, "linear", "hutchinson")
 
@@ -111,6 +113,12 @@ def local_workers(resources: Resources) -> int:
 def limit_of(resources: Resources) -> float:
     """What may be used: what was asked for, or a share of what is free."""
     return resources.memory_bytes or SHARE * free_bytes()
+
+
+def spare_bytes(needs: Needs, rows: int, resources: Resources) -> float:
+    """What each process may keep of what plans share: what the usual stages leave."""
+    workers = local_workers(resources)
+    return max(0.0, min(PREFIX_BYTES, limit_of(resources) - needs.most(rows, workers))) / workers
 
 
 def free_bytes() -> float:

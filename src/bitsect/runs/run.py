@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..errors import DataError
 from ..measure.context import Context
 from ..measure.damage import output_damage
 from ..measure.evaluator import Evaluator
+from ..measure.prefixes import Prefixes
 from ..measure.tables import Measuring
 from ..network.program import Program
 from ..rounding.fitting import Fitter, left_to_squant
@@ -28,7 +30,7 @@ from ..values.damage import Change
 from ..values.options import on_top_of, to_json
 from ..values.shown import Interaction
 from .disk import fingerprint_json, reading
-from .estimate import Needs, doubts
+from .estimate import Needs, doubts, spare_bytes
 from .folder import RunFolder
 from .memory import give_memory_back, keep_freed_memory
 from .progress import Progress
@@ -68,7 +70,6 @@ class Run:
         self._fitted: set[Format] = set()
         self._crews: dict[Any, tuple[Evaluator, AtDesk]] = {}
         self._within: Run | None = None  # the run whose workers it shares
-        self._needs: Needs | None = None
         self._doubted: set[str] = set()  # stages that were said to need more memory than there is
         assert settings.threads is not None
         assert settings.batch_size is not None
@@ -134,11 +135,23 @@ class Run:
 
     def check_memory(self, stage: str) -> None:
         """Refuse a stage that needs more memory than was allowed; say so where nobody set a limit."""
-        self._needs = self._needs or Needs.of(self.program)
+        if stage != "evaluate":
+            self._prefixes.forget()
         doubt = doubts(self._needs, stage, self.batch_size, self.resources)
         if doubt is not None and stage not in self._doubted:
             self._doubted.add(stage)
             self.progress.say(doubt)
+
+    @cached_property
+    def _needs(self) -> Needs:
+        return Needs.of(self.program)
+
+    @cached_property
+    def _prefixes(self) -> Prefixes:
+        """What plans share, of all that are judged in this process."""
+        on_cpu = self.program.device.type == "cpu"  # another device has memory of its own
+        room = spare_bytes(self._needs, self.batch_size, self.resources) if on_cpu else 0.0
+        return Prefixes(self.program, room)
 
     # Stages; each keeps what it finds.
 
@@ -213,6 +226,7 @@ class Run:
         )
         if self.workers is not None:
             evaluator.crew = self._crew(evaluator, formats is None)
+        evaluator.prefixes = self._prefixes
         return evaluator
 
     def _crew(self, evaluator: Evaluator, in_float: bool) -> AtDesk:
@@ -246,6 +260,7 @@ class Run:
             None if in_float else evaluator.rounder.ranges,
             self.workers.put({key: fitted[key] for key in fitted if key.partition("/")[0] in names}),
             formats,
+            self._prefixes.room,
         )
 
     def score(self, scoring: Scoring, format: Format) -> Scores:

@@ -26,6 +26,7 @@ from torch import Tensor
 from .. import __version__
 from ..errors import BitsectError
 from ..measure.evaluator import Evaluator
+from ..measure.prefixes import Prefixes
 from ..measure.work import Order, Work
 from ..network.program import Program
 from ..rounding.fitting import Fitter
@@ -54,6 +55,7 @@ class Desk:
     ranges: Ranges | None  # without them, the float network alone is judged
     fitted: Callable[[], Mapping[str, Piece]]  # what was made of the weights by GPTQ
     formats: tuple[Format, ...]  # in which they were fitted
+    room: float  # for what plans share, in bytes
 
     def evaluator(self, program: Program, samples: Samples) -> Evaluator:
         rounder = None
@@ -98,7 +100,9 @@ class Worker:
                 del self._evaluators[next(iter(self._evaluators))]
             desk = self._desks[number]
             samples = self._once(desk.samples, lambda: desk.samples())
-            found = desk.evaluator(self._program(desk), samples)
+            program = self._program(desk)
+            found = desk.evaluator(program, samples)
+            found.prefixes = self._once(("prefixes", desk.program), lambda: Prefixes(program, desk.room))
         self._evaluators[number] = found  # the last one used is the last to be dropped
         return found
 

@@ -202,7 +202,7 @@ class Look:
     """What the held-out samples say about one plan."""
 
     kept: float  # as seen: the share kept, or the fraction lost
-    bound: float  # but for an error of `level`
+    bound: float | None  # but for an error of `level`; None where other plans came first, which spoils it
     level: float
     proven: bool
     verdict: str
@@ -236,8 +236,12 @@ def unproven(
     plan_scores: ArrayLike,
     expected: float | None = None,
     level: float = LEVEL,
+    *,
+    first: bool = False,
 ) -> Look:
-    """What was seen of a plan where nothing is proven: the samples are too few, or a safer plan failed.
+    """What was seen of a plan where nothing is proven: the samples are too few, or another plan failed.
+
+    Only the `first` plan that the samples are shown may still be proven: it was chosen without them.
 
     Of a few hundred samples the labels of one or two decide whether 99.9 % is kept. So where the share
     that is `expected` to be kept (or the fraction lost) is known, it decides, as long as the labels do
@@ -245,12 +249,11 @@ def unproven(
     """
     pairs = Pairs.of(float_scores, plan_scores)
     look = replace(_look(pairs, target, level), expected=expected)
+    if look.proven and first:
+        return look
     if look.proven:
-        same = Pairs.expected(float(pairs.samples), float(np.asarray(float_scores, float).mean()))
-        why = "a safer plan is not proven either"
-        if not proves(same, target, level):  # then it is by luck that so few seem to prove it
-            why = _would_prove(pairs, target, level)
-        return replace(look, proven=False, verdict=f"kept, not proven: {why}")
+        verdict = "kept, not proven: other plans were tried on these samples first"
+        return replace(look, proven=False, verdict=verdict, bound=None)
     if expected is None or look.verdict != NOT_KEPT:
         return look
     if _keeps(expected, target) and not refutes(pairs, target, level):
