@@ -242,6 +242,18 @@ def test_ones_own_evaluation_is_asked_of_modules_and_remembered(tmp_path: Path) 
         quantize(evaluate=score, test_data=images())
 
 
+def test_a_figure_that_rises_by_rounding_is_told(tmp_path: Path) -> None:
+    x, _ = labelled()
+    float_outputs: list[torch.Tensor] = []
+
+    def error(model: nn.Module) -> float:
+        float_outputs.append(model(x))
+        return 0.01 + (float_outputs[-1] - float_outputs[0]).abs().mean().item()
+
+    result = quantize(evaluate=error, metric="random", out=tmp_path / "run")
+    assert any("so an error or a loss must be turned round" in note for note in result.notes)
+
+
 def test_ones_own_task_is_a_function(tmp_path: Path) -> None:
     def lenient(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         loss = nn.functional.cross_entropy(outputs, labels, reduction="none")

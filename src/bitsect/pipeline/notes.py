@@ -24,6 +24,7 @@ from .judge import Judge
 from .promise import what_can_be_promised
 from .rows import Row
 
+RISE = 1.1  # of a user's own figure by rounding: more is strange
 NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
 
 
@@ -83,10 +84,21 @@ def notes_on_answer(
         if goal.guide == LABELS:
             yield from _about_uniform(problem, rows, goal.objective)
     yield from _about_device(allowed, table, goal.objective)
+    yield from _about_figure(rows)
     yield from _perplexities(run.task, rows)
     yield from remarks(run.program)
     yield from _about_rounding(run)
     yield from unseen_layers(run.program, run.ranges())
+
+
+def _about_figure(rows: Sequence[Row]) -> Iterator[str]:
+    """A user's own figure that rises by rounding is perhaps an error or a loss."""
+    before, after = rows[0].evaluation, max((row.evaluation for row in rows), key=lambda each: each.accuracy)
+    if before.total == 1 and after.accuracy > RISE * before.accuracy:
+        yield (
+            f"the figure rises from {before.accuracy:.4g} to {after.accuracy:.4g} by rounding: a higher one "
+            "is taken for the better, so an error or a loss must be turned round (1 − error, 1 / loss)"
+        )
 
 
 def _perplexities(task: Task, rows: Sequence[Row]) -> Iterator[str]:
