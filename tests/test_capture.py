@@ -749,7 +749,8 @@ ERRORS: dict[str, tuple[nn.Module, Any, list[str]]] = {
         ["Sequential cannot be captured: ", "check that model(example) runs"],
     ),
     "missing": (nn.Bilinear(2, 2, 2), torch.zeros(2, 2), ["missing", "input2"]),
-    "keyword": (nn.Linear(2, 2), {"inputs": torch.zeros(2, 2)}, ["input"]),
+    "keyword": (nn.Linear(2, 2), {"inputs": torch.zeros(2, 2)}, ["'inputs'", "call a single one x"]),
+    "dtype": (nn.Linear(2, 2), torch.zeros(2, 2).half(), ["Half", "of the type that its weights have"]),
     "assert": (Asserts(), torch.zeros(2, 4), ["leave this assert out of forward"]),
     "no rows": (
         Block(lambda self, x: x if x[x > 0].numel() == 0 else self.a(x), a=nn.Linear(4, 4)),

@@ -16,7 +16,6 @@ from bitsect.solve.confidence import (
     ONLY_EXPECTED,
     Pairs,
     _likeliest,
-    best_promise,
     bound,
     continuity,
     descend,
@@ -174,6 +173,19 @@ def test_what_is_expected_says_how_many_samples_would_prove_it() -> None:
     assert dropped.verdict.startswith(ONLY_EXPECTED)
 
 
+@pytest.mark.parametrize("target", [SHARE, Target.drop(1)])
+def test_nobody_counts_on_a_plan_that_did_better_than_float_by_luck(target: Target) -> None:
+    right, better = [1.0] * 36 + [0.0] * 4, [1.0] * 37 + [0.0] * 3
+    least = samples_needed(target, 0.9)
+    assert least is not None
+    verdict = unproven(target, right, better).verdict
+    assert verdict.endswith(" samples would prove it")
+    assert int(verdict.split()[3].replace(",", "")) >= least
+    hardly_right = [1.0] + [0.0] * 99
+    assert "not proven" in unproven(target, hardly_right, [1.0] * 4 + [0.0] * 96).verdict
+    assert "not proven" in unproven(target, hardly_right, hardly_right[::-1], expected=1.0).verdict
+
+
 def test_what_is_not_proven_says_how_many_samples_would_do() -> None:
     (verdict,) = looked_at(SHARE, [1.0] * 1000, [0.0] * 6 + [1.0] * 994)
     needed = int(verdict.split()[3].replace(",", ""))
@@ -197,14 +209,14 @@ def test_the_best_promise_and_the_samples_needed_are_inverse(
     needed = samples_needed(goal, accuracy, discordance)
     assert needed is not None
     assert goal.relative is not None
-    assert best_promise(needed, accuracy, discordance) >= float(goal.relative) - 1e-9
-    assert best_promise(needed - 1, accuracy, discordance) < float(goal.relative)
+    assert bound(Pairs.expected(needed, accuracy, discordance), goal) >= float(goal.relative) - 1e-9
+    assert bound(Pairs.expected(needed - 1, accuracy, discordance), goal) < float(goal.relative)
 
 
 def test_nothing_lost_is_the_rule_of_three() -> None:
     for samples in (100, 4096, 10**6):
-        assert 1 - best_promise(samples) == pytest.approx(math.log(20) / samples, rel=0.03)
-    assert best_promise(0) == 0.0
+        least = bound(Pairs.expected(samples), SHARE)
+        assert 1 - least == pytest.approx(math.log(20) / samples, rel=0.03)
 
 
 def test_more_than_float_is_never_promised() -> None:

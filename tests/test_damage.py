@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from bitsect.network.capture import capture
 from bitsect.runs.folder import Journal
 from bitsect.runs.opening import open_run
 from bitsect.sources.tasks.outputs import divergence
+from bitsect.sources.tasks.task import task_named
 from bitsect.values import FLOAT, INT4, INT8, PAPER, Damage, Format, Plan, Settings
 from bitsect.values.pieces import Piece
 from odd_models import Block
@@ -135,8 +137,8 @@ def score_only(outputs: Any, labels: Tensor) -> Tensor:
     return torch.ones(len(labels))
 
 
-def heads(shape: Any) -> Context:
-    """A network whose outputs `shape` makes of two heads, judged by a task of the user's own."""
+def heads(shape: Any, task: Any = score_only) -> Context:
+    """A network whose outputs `shape` makes of two heads, judged by a task of the user's own, or another."""
 
     def forward(self: Any, x: Tensor) -> Any:
         hidden = torch.tanh(self.body(x))
@@ -144,7 +146,7 @@ def heads(shape: Any) -> Context:
 
     model = refill(Block(forward, body=nn.Linear(3, 5), one=nn.Linear(5, 4), two=nn.Linear(5, 2)))
     data = (seeded(6, 7, 3), torch.zeros(6, dtype=torch.int64))
-    return Context(judge(capture(model, data[0][:2]), data, task=score_only))
+    return Context(judge(capture(model, data[0][:2]), data, task=task))
 
 
 def diagonal(context: Context) -> np.ndarray:
@@ -186,6 +188,14 @@ def test_several_logits_are_all_counted() -> None:
     _, start, end = diagonal(heads(lambda one, two: {"start_logits": one[..., 0], "end_logits": two[..., 0]}))
     assert start > 0
     assert end > 0
+
+
+@pytest.mark.parametrize("task", ["classification", "multi-label"])
+def test_only_the_output_that_is_judged_counts(task: str) -> None:
+    named = replace(task_named(task), output="one")
+    _, one, two = diagonal(heads(lambda one, two: {"one": one[:, 0], "logits": two[:, 0]}, named))
+    assert one > 0
+    assert two == 0
 
 
 def test_outputs_without_samples_are_refused() -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bitsect.errors import DataError, MissingExtraError
 from bitsect.sources.data import folder, load_samples
+from bitsect.sources.data.copies import fresh, seen_before
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (11, 6, 5, 3), dtype=np.uint8)
@@ -413,3 +414,34 @@ def test_images_need_pillow(images, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"bitsect\[images\]"):
         load_samples(images)
+
+
+def test_copies_are_known_by_their_inputs(tmp_path: Path) -> None:
+    """Whatever holds the samples: tensors, tokens of any length, or image files."""
+    x = torch.arange(12.0).reshape(4, 3)
+    rows = [{"input_ids": torch.tensor([ids])} for ids in ([1, 2], [1, 2, 0], [1, 2], [3])]
+    pair = {"a": x[:, 0], "b": x[:, 1:] > 4}
+    for name, value in {"one.png": 1, "two.png": 2, "again.png": 1}.items():
+        Image.fromarray(np.full((2, 2), value, np.uint8)).save(tmp_path / name)
+    assert fresh(load_samples(x[[0, 1, 0, 2]]), load_samples(x[2:])).tolist() == [0, 1]
+    assert fresh(load_samples(rows), load_samples([rows[3], rows[1]])).tolist() == [0]
+    assert fresh(load_samples(pair), load_samples({k: v[:1] for k, v in pair.items()})).tolist() == [1, 2, 3]
+    assert seen_before(load_samples(tmp_path), load_samples(tmp_path, draw=1, seed=0)) in (1, 2)
+    assert len(fresh(load_samples(tmp_path), load_samples(tmp_path).select(torch.tensor([2])))) == 1
+
+
+def test_labels_may_be_a_plain_list_and_a_list_is_no_pair():
+    x = torch.randn(3, 2)
+    samples = load_samples((x, [2, 0, 1]))
+    assert samples.labels.tolist() == [2, 0, 1]
+    assert torch.equal(samples.inputs(slice(None)), x)
+    with pytest.raises(DataError, match=r"shapes \(\) and \(2,\): .* are a tuple, \(inputs, labels\)"):
+        load_samples([x, torch.tensor([2, 0, 1])])
+
+
+def test_arrays_of_another_byte_order_are_read(tmp_path):
+    x = np.arange(6.0, dtype=">f4").reshape(3, 2)
+    np.savez(tmp_path / "big.npz", x=x, y=np.arange(3, dtype=">i8"))
+    samples = load_samples(tmp_path / "big.npz")
+    assert samples.inputs(slice(None)).tolist() == x.tolist()
+    assert samples.labels.tolist() == [0, 1, 2]

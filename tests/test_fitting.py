@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import bitsect
 from bitsect import Settings
-from bitsect.errors import PlanError, RunError
+from bitsect.errors import BitsectError, PlanError, RunError
 from bitsect.network.capture import capture
 from bitsect.network.parts import Multiply
 from bitsect.network.program import Program
@@ -329,3 +329,12 @@ def test_quantize_with_gptq_names_what_is_left_to_squant(tmp_path: Path) -> None
     assert any("gptq does not know what the weights of w are multiplied by" in note for note in result.notes)
     outputs = result.model()(data[0])  # the run is closed by now
     assert torch.isfinite(outputs).all()
+
+
+def test_inputs_whose_products_overflow_are_refused_by_the_name_of_their_layer() -> None:
+    model = refill(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)))
+    x = 1e25 * seeded(6, 8)
+    with pytest.raises(
+        BitsectError, match=r"inputs of '0' are so large .*\[rounding=squant\]|rounding='squant'"
+    ):
+        fitted(capture(model, x[:2]), (x, torch.zeros(6, dtype=torch.int64)), (INT4,))

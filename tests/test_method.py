@@ -223,6 +223,47 @@ def test_a_promise_is_never_dropped_without_a_word(tmp_path: Path) -> None:
         quantize(validation_data=labelled(), hold_out=False)
 
 
+def test_copies_prove_nothing() -> None:
+    few, others = labelled(100), labelled(200, seed=5)
+    both = tuple(torch.cat(parts) for parts in zip(labelled(150), others, others, strict=True))
+    result = quantize(validation_data=both, hold_out=False)
+    assert result.promise is not None
+    assert result.promise.samples == 200
+    assert "350 of 550 held-out samples are copies" in "".join(result.notes)
+    # Ten copies of a hundred samples would prove far more than a hundred samples can.
+    repeated = bitsect.quantize(network(), tuple(torch.cat([part] * 10) for part in few), target=0.98)
+    assert repeated.promise is not None
+    assert repeated.promise.samples < 20
+    assert not repeated.promise.proven
+    with pytest.raises(OptionError, match="are those searched on: pass others, or confidence='none'"):
+        bitsect.quantize(network(), tuple(torch.cat([part[:1]] * 50) for part in few), target=0.98)
+
+
+def test_test_samples_that_were_searched_on_are_told() -> None:
+    x, y = labelled(60)
+    result = quantize(
+        test_data=(torch.cat([x, seeded(40, 1, 8, 8, seed=9)]), y.repeat(2)[:100]), confidence=None
+    )
+    assert "60 of 100 test samples are among those that were searched on" in "".join(result.notes)
+
+
+def test_what_was_proven_on_other_samples_is_exported(tmp_path: Path) -> None:
+    """A few searched samples that happen to miss the target do not refute what many others prove."""
+    x, y = labelled(100)
+    all_int4 = {"keep": "*=int4", "target": 0.8}
+    right = bitsect.quantize(network(), (x, y), confidence=None, **all_int4).model()(x).argmax(1) == y
+    few = torch.cat([(~right).nonzero()[:4, 0], right.nonzero()[:8, 0]])
+    others = labelled(500, seed=8)
+    run, data = tmp_path / "run", (x[few], y[few])
+    result = bitsect.quantize(network(), data, validation_data=others, out=run, **all_int4)
+    assert result.verdict == "kept with 95 % confidence"
+    assert result.accuracy < 0.8
+    assert result.export(tmp_path / "a.safetensors").proof.holds
+    again = bitsect.export(run, tmp_path / "b.safetensors")
+    assert (again.failures, again.target_kept) == ((), False)
+    assert any("was judged on other samples: kept" in note for note in again.notes)
+
+
 def test_a_largest_drop_is_promised_in_points() -> None:
     result = quantize(target=None, max_drop=20)
     assert result.promise is not None
@@ -247,3 +288,15 @@ def test_a_promise_is_found_again_to_the_same_bytes(tmp_path: Path) -> None:
     assert again.evaluations == 0
     assert (tmp_path / "one" / "result.json").read_bytes() == (tmp_path / "two" / "result.json").read_bytes()
     assert Plan.read(tmp_path / "one" / "plan.json", first.run.layers) == first.plan
+
+
+def test_a_curve_says_what_the_last_search_limits_it_to(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Said(bitsect.Progress):
+        def say(self, what: str) -> None:
+            said.append(what)
+
+    quantize(out=tmp_path / "run", keep="first=int8")
+    bitsect.frontier(tmp_path / "run", targets="90%", progress=Said())
+    assert any("limited as in the last search: [keep=first=int8]" in line for line in said), said

@@ -242,6 +242,18 @@ def test_ones_own_evaluation_is_asked_of_modules_and_remembered(tmp_path: Path) 
         quantize(evaluate=score, test_data=images())
 
 
+def test_a_figure_that_rises_by_rounding_is_told(tmp_path: Path) -> None:
+    x, _ = labelled()
+    float_outputs: list[torch.Tensor] = []
+
+    def error(model: nn.Module) -> float:
+        float_outputs.append(model(x))
+        return 0.01 + (float_outputs[-1] - float_outputs[0]).abs().mean().item()
+
+    result = quantize(evaluate=error, metric="random", out=tmp_path / "run")
+    assert any("so an error or a loss must be turned round" in note for note in result.notes)
+
+
 def test_ones_own_task_is_a_function(tmp_path: Path) -> None:
     def lenient(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         loss = nn.functional.cross_entropy(outputs, labels, reduction="none")
@@ -640,6 +652,33 @@ def test_accuracy_near_chance_is_noted() -> None:
     assert not any("one answer" in note for note in quantize(metric="random").notes)
     same = quantize(small(), x[:1].expand(FEW, -1, -1, -1), metric="random")
     assert any("gives 48 of 48 samples the same answer: agreement says little" in n for n in same.notes)
+
+
+class Normalised(nn.Module):
+    """A layer whose inputs are normalised over the batch, or blurred."""
+
+    def __init__(self, normalise: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.normalise, self.head = normalise, nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.normalise(x))
+
+
+@pytest.mark.parametrize(
+    ("normalise", "note"),
+    [
+        (lambda x: x - x.mean(0), "depends on the others in its batch"),
+        (lambda x: x + torch.randn_like(x), "draws random numbers in evaluation mode"),
+        (lambda x: x - x.mean(1, keepdim=True), None),
+    ],
+)
+def test_answers_that_are_not_of_a_sample_alone_are_told(normalise: Any, note: str | None) -> None:
+    result = quantize(
+        Normalised(normalise).eval(), (rows(), torch.arange(FEW) % 3), metric="random", target=0.1
+    )
+    said = [line for line in result.notes if "batch" in line or "random" in line]
+    assert note in said[0] if note else not said
 
 
 @pytest.mark.parametrize(

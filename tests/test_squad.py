@@ -135,6 +135,23 @@ def test_ranks_share_ties() -> None:
     assert not task.mean
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e9, 1e17, 1e30])
+def test_ranks_are_known_in_any_unit(unit: float) -> None:
+    task, labels = task_named("regression"), torch.randn(500, generator=GENERATOR)
+    outputs = (unit * (labels + 0.5 * torch.randn(500, generator=GENERATOR)))[:, None]
+    score = task.outcome(outputs, labels).score
+    assert len(score.unique()) == len(outputs.unique())
+    assert task.score_all(score, labels) == pytest.approx(spearman(outputs, labels))
+
+
+def test_what_cannot_be_ranked_is_refused() -> None:
+    task, labels = task_named("regression"), torch.arange(4.0)
+    with pytest.raises(DataError, match="too small to be ranked"):
+        task.outcome(1e-15 * labels[:, None], labels)
+    with pytest.raises(DataError, match="row 2 has NaN or infinity for a label"):
+        task.outcome(labels[:, None], torch.tensor([0.0, 1.0, math.nan, 3.0]))
+
+
 def test_segmentation_by_hand() -> None:
     labels = torch.tensor([[[0, 0], [1, 255]]])
     logits = F.one_hot(torch.tensor([[[0, 1], [1, 0]]]), 2).movedim(-1, 1).float()

@@ -52,8 +52,23 @@ def test_scores_are_the_ranks_of_the_labels(name, top):
     assert torch.equal(task_named(name).score(SCORES, LABELS), (rank < top).float())
 
 
-def test_top5_of_three_classes_is_always_right():
-    assert task_named("classification-top5").score(SCORES[:, :3], LABELS % 3).tolist() == [1.0] * 7
+def test_top5_of_five_classes_is_refused_since_it_is_always_right():
+    with pytest.raises(DataError, match="each of 5 classes is among the five largest"):
+        task_named("classification-top5").score(SCORES[:, :5], LABELS % 5)
+    assert 0 <= task_named("classification-top5").score(SCORES[:, :6], LABELS % 6).mean() < 1
+
+
+@pytest.mark.parametrize("name", ["classification", "classification-top5"])
+def test_probabilities_are_judged_as_the_logits_they_were_made_of(name):
+    task, moved = task_named(name), SCORES + 0.3 * SCORES.flip(0)
+    loss, score, _ = task.outcome(SCORES.softmax(1), LABELS)
+    torch.testing.assert_close(loss.float(), task.loss(SCORES, LABELS))
+    assert torch.equal(score, task.score(SCORES, LABELS))
+    for compare in (task.divergence, task.expected):
+        pair = compare(SCORES.softmax(1), moved.softmax(1)), compare(SCORES, moved)
+        torch.testing.assert_close(pair[0].double(), pair[1].double(), atol=1e-6, rtol=1e-4)
+    sure = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # what float32 makes of logits far apart
+    assert task_named("classification").loss(sure, torch.tensor([1, 1])).isfinite().all()
 
 
 def test_half_precision_is_widened_and_double_kept():

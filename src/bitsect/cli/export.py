@@ -103,7 +103,8 @@ def _show(delivery: Delivery) -> None:
     judged = ", ".join([f"float {delivery.float.accuracy:.2%}", *accuracies])
     stdout.print(f"On the samples of the run: {judged}.", soft_wrap=True)
     if delivery.target is not None:
-        stdout.print(f"Target {delivery.target}: {'kept' if delivery.target_kept else 'NOT kept'}.")
+        missed = "NOT kept" if delivery.missed else "missed on these samples, by no more than chance explains"
+        stdout.print(f"Target {delivery.target}: {'kept' if delivery.target_kept else missed}.")
     else:
         stdout.print("No target is known that the model would have to keep.")
     for remark in delivery.remarks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -84,8 +85,8 @@ def _show(run: str, curve: Curve) -> None:
     stdout.print(table)
     last = curve.read_off[-1]
     stdout.print(
-        f"Kept on the samples that were searched on. `bitsect export {run} --plan {last.name} -o FILE.onnx` "
-        "exports a plan by its name.",
+        "Kept on the samples that were searched on. "
+        f"`bitsect export {shlex.quote(str(run))} --plan {last.name} -o FILE.onnx` exports a plan by name.",
         soft_wrap=True,
         style="dim",
     )

@@ -18,6 +18,7 @@ from ..files import read_json
 from ..names import choose
 from ..runs.recorded import Recorded
 from ..runs.run import Run
+from ..solve.confidence import Pairs, refutes
 from ..sources.data import Samples
 from ..values import Evaluation, Plan, Target
 from ..values.destination import DESTINATIONS, Destination, check_written
@@ -26,6 +27,8 @@ from .exporter import Exporter, Written
 from .onnx.write import is_weights_of
 from .proof import Proof
 from .subject import Subject
+
+MISSED = "misses the target"
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,11 @@ class Delivery:
         return self.target is None or judged.reaches(self.target.threshold(self.float.exact)) is True
 
     @property
+    def missed(self) -> bool:
+        """Whether missing the target is among what is wrong with the model."""
+        return any(failure.startswith(MISSED) for failure in self.failures)
+
+    @property
     def complaint(self) -> str:
         """What is wrong with the model, and what became of it."""
         outcome = "kept all the same" if self.kept else "not written; [force=True] keeps it"
@@ -138,13 +146,20 @@ def written_for(destination: Any) -> str:
 
 
 def deliver(
-    run: Run, plan: Plan, request: Request, target: Target | None = None, test: Samples | None = None
+    run: Run,
+    plan: Plan,
+    request: Request,
+    target: Target | None = None,
+    test: Samples | None = None,
+    *,
+    vouched: bool = False,
 ) -> Delivery:
     """The model of `plan` written as requested, proven on `test` (else on the samples of the run).
 
     A run under another placement than the one the file is made for is judged again first. A file that
     is not the model that was judged, misses the target, or is no faster than float where that is required,
-    is not put in place, unless `force` is given, which also overwrites.
+    is not put in place, unless `force` is given, which also overwrites. Where the target is `vouched` for
+    by more than the labels of the run's samples, it is missed only if they refute it.
     """
     request.check()
     exporter = request.exporter()
@@ -177,7 +192,7 @@ def deliver(
             )
         failures = (
             *proof.failures,
-            *_missed(target, baseline, judged),
+            *(() if vouched and not _refuted(there, plan, target) else _missed(target, baseline, judged)),
             *(["slower than float"] if request.require_speedup and proof.slower else []),
         )
         kept = request.force or not failures
@@ -195,10 +210,17 @@ def _judge(run: Run, plan: Plan, stage: str | None = None) -> Evaluation:
         return evaluator(plan)
 
 
+def _refuted(run: Run, plan: Plan, target: Target | None) -> bool:
+    """Whether the labels show that `plan` misses the target, and not by chance."""
+    evaluator = run.evaluator(set(plan.values()), run.held_out)
+    before, after = (evaluator.scores(each) for each in (Plan.uniform(run.layers), plan))
+    return target is not None and refutes(Pairs.of(before, after), target)
+
+
 def _missed(target: Target | None, baseline: Evaluation, judged: Mapping[str, Evaluation]) -> Iterator[str]:
     placement, last = list(judged.items())[-1]
     if target is not None and not last.reaches(target.threshold(baseline.exact)):
-        fault = f"misses the target of {target} with {last.accuracy:.2%} (float {baseline.accuracy:.2%})"
+        fault = f"{MISSED} of {target} with {last.accuracy:.2%} (float {baseline.accuracy:.2%})"
         if len(judged) > 1:
             fault += f": a search with [placement={placement}] judges plans under it"
         yield fault

@@ -24,7 +24,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ..errors import BitsectError
-from ..sources.tasks.outputs import logits
+from ..sources.tasks.outputs import as_logits, logits, pick
+from ..sources.tasks.task import Task
 from ..values import Damage, Format
 from ..values.damage import Change
 from ..values.pieces import Done, Piece
@@ -62,7 +63,7 @@ def output_damage(
 
 def damage_from(context: Context, outputs: Any, samples: int) -> Callable[[Any], np.ndarray[Any, Any]]:
     """A function that gives the damage of other outputs on each of the samples, against float `outputs`."""
-    compare = _Comparison(context.evaluator.task.name, outputs, samples, TEMPERATURE, 1, 0)
+    compare = _Comparison(context.evaluator.task, outputs, samples, TEMPERATURE, 1, 0)
     return lambda others: compare(others).double().square().sum(1).numpy()
 
 
@@ -86,7 +87,7 @@ def _piece(context: Context, changes: Sequence[Change], start: int, temperature:
     outputs, states = program.run_keeping(inputs, rows_of)
     context.check(inputs, outputs)
     samples = len(indices)
-    compare = _Comparison(evaluator.task.name, outputs, samples, temperature, len(changes), start)
+    compare = _Comparison(evaluator.task, outputs, samples, temperature, len(changes), start)
     moves = torch.empty(len(changes), samples, compare.sketched.kept)
     single = np.empty((len(changes), samples))
     for layer in [name for name in context.layers if name in rows_of]:
@@ -113,7 +114,7 @@ class _Comparison:
     """Outputs as moves from the float outputs, scaled so that their squared length is the damage."""
 
     def __init__(
-        self, task: str, outputs: Any, samples: int, temperature: float, changes: int, seed: int
+        self, task: Task, outputs: Any, samples: int, temperature: float, changes: int, seed: int
     ) -> None:
         self._task, self._samples = task, samples
         parts = self._parts(outputs)
@@ -136,10 +137,14 @@ class _Comparison:
         """The tensors that are compared, and whether each holds logits along its last axis.
 
         Logits are what classification reads, or what a network calls so; without either, all outputs
-        count and none is taken for logits.
+        count and none is taken for logits. Where one output is judged, it alone counts.
         """
-        if self._task in CLASSIFICATION:
-            found = [("logits", logits(outputs))]
+        judged = self._task.output
+        one = None if judged is None else pick(outputs, judged)
+        if self._task.name in CLASSIFICATION:
+            found = [("logits", as_logits(logits(outputs if one is None else one)))]
+        elif judged is not None and one is not None and one.is_floating_point():
+            found = [(judged, one)]
         else:
             paths, _ = pytree.tree_flatten_with_path(outputs)
             found = [

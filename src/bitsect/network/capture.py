@@ -284,6 +284,8 @@ def _explain(error: BaseException, model: str) -> str:
         way_out = (
             "let forward return tensors, or register the type with torch.utils._pytree.register_pytree_node"
         )
+    elif "unexpected keyword argument" in text and not frames:
+        way_out = "inputs that have names are passed by them: call a single one x, or as forward calls it"
     elif "already exists" in text:
         way_out = "torch.fx needs this name for itself: rename that parameter or module"
     elif "support" in text.lower() or "Unsupported" in kind:

@@ -33,19 +33,18 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
     Refused is a program that predicts something else for a reason that is not known. Networks without
     weights and networks that draw random numbers are not compared.
     """
-    values = [node.meta.get("val") for node in program.exported.graph.nodes]
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    if any(tensor.device.type == "meta" for tensor in tensors) or any(
-        node.op == "call_function" and is_random(node) for node in program.exported.graph.nodes
-    ):
+    tensors = _values(program)
+    if any(tensor.device.type == "meta" for tensor in tensors) or draws_numbers(program):
         return None
     noise = _noise(tensors)
     try:
         captured = program.run(inputs)
     except (RuntimeError, IndexError) as error:
+        way_out = "check that model(example) runs, for the longest sample too"
+        if "dtype" in str(error):
+            way_out = "give samples of the type that its weights have, such as float32"
         raise CaptureError(
-            f"{type(model).__name__} cannot run on its example: {first_line(error)}; check that "
-            "model(example) runs, for the longest sample too"
+            f"{type(model).__name__} cannot run on its example: {first_line(error)}; {way_out}"
         ) from error
 
     def against(outputs: Any) -> Comparison:
@@ -69,6 +68,26 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
             "to go on all the same, pass torch.export.export(model, args), which is taken as it is"
         )
     return found
+
+
+def draws_numbers(program: Program) -> bool:
+    """Whether the network draws random numbers, in evaluation mode too."""
+    return any(node.op == "call_function" and is_random(node) for node in program.exported.graph.nodes)
+
+
+def mixes_samples(program: Program, inputs: Inputs, others: Inputs) -> bool:
+    """Whether the answers to `inputs` are others where more samples run with them: `others` begin with them.
+
+    So it is where a network takes statistics of its batch, or compares its samples with each other.
+    """
+    alone, among = _tensors(program.run(inputs)), _tensors(program.run(others))
+    cut = [other[: len(one)] if one.ndim else other for one, other in zip(alone, among, strict=True)]
+    return not _compared(alone, cut, _noise(_values(program))).is_noise
+
+
+def _values(program: Program) -> list[Tensor]:
+    values = [node.meta.get("val") for node in program.exported.graph.nodes]
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _answer(model: nn.Module, inputs: Inputs) -> Any:

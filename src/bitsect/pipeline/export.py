@@ -15,6 +15,7 @@ from ..values import Format, Plan, Settings, Target
 from ..values.destination import DESTINATIONS
 from .methods import noted_in
 from .plans import parse_format, plan_for
+from .promise import is_vouched_by_others
 from .rows import tested_on
 
 
@@ -67,14 +68,17 @@ def export(
             )
         known = known or {}
         target = known.get("target") if known.get("judge") is None else None
-        undecided = own and str((known.get("promise") or {}).get("verdict")).startswith(ONLY_EXPECTED)
+        verdict = (known.get("promise") or {}).get("verdict") if own else None
+        vouched = is_vouched_by_others(verdict, opened)
         samples = tested_on(opened) if data is None else None
         samples = opened.load(samples or (opened.samples if data is None else data), draw=draw)
-        held_to = None if target is None or undecided else Target.parse(target)
-        delivery = deliver(opened, chosen, request, held_to, samples)
+        held_to = None if target is None else Target.parse(target)
+        delivery = deliver(opened, chosen, request, held_to, samples, vouched=vouched)
     remarks = []
     if own and known.get("plan_key") != chosen.key:
         remarks.append(f"plan.json of {run} is not the plan that its last search found: it was edited")
-    if undecided:
+    if vouched and str(verdict).startswith(ONLY_EXPECTED):
         remarks.append(f"the target of {target} is expected to be kept, but its samples cannot prove it")
+    elif vouched:
+        remarks.append(f"the target of {target} was judged on other samples: {verdict}")
     return replace(delivery, remarks=tuple(remarks))

@@ -72,7 +72,9 @@ def curve_of(run: Run, goal: Goal, targets: Sequence[Target], test_data: Any = N
             f"{run.folder.path} was judged by your function {known['judge']}, and a curve is of the task's "
             "accuracy: make a run without [evaluate=]"
         )
-    goal = _completed(goal, known.get("goal") or {}, targets)
+    asked, goal = given(goal), _completed(goal, known.get("goal") or {}, targets)
+    if targets and goal.keep and "keep" not in asked:
+        run.progress.say(f"layers are limited as in the last search: [keep={','.join(map(str, goal.keep))}]")
     table, _ = table_for(run, goal)
     judge = Judge(run, None)
     float_network = judge.float_network()

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from ..network.comparison import draws_numbers, mixes_samples
 from ..network.exported_program import example_outputs
 from ..network.remarks import remarks, unseen_layers
 from ..runs.run import Run
 from ..solve.allowed import Allowed
 from ..solve.search.problem import Found, Problem
 from ..sources.data import Samples
+from ..sources.data.copies import seen_before
 from ..sources.tasks.outputs import named_tensors
 from ..sources.tasks.task import Task
 from ..values import Evaluation, Goal, LatencyTable, Target
@@ -22,6 +24,7 @@ from .judge import Judge
 from .promise import what_can_be_promised
 from .rows import Row
 
+RISE = 1.1  # of a user's own figure by rounding: more is strange
 NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
 
 
@@ -53,6 +56,19 @@ def notes_on_promise(
     return notes
 
 
+def notes_on_test(run: Run, unseen: Samples | None) -> tuple[str, ...]:
+    """Said at once where the test samples are not as unseen as they should be."""
+    known = 0 if unseen is None else seen_before(unseen, run.samples)
+    if unseen is None or not known:
+        return ()
+    note = (
+        f"{known:,} of {len(unseen):,} test samples are among those that were searched on: on new "
+        "samples the plan may do worse than the test says"
+    )
+    run.progress.say(note)
+    return (note,)
+
+
 def notes_on_answer(
     run: Run,
     problem: Problem,
@@ -68,10 +84,21 @@ def notes_on_answer(
         if goal.guide == LABELS:
             yield from _about_uniform(problem, rows, goal.objective)
     yield from _about_device(allowed, table, goal.objective)
+    yield from _about_figure(rows)
     yield from _perplexities(run.task, rows)
     yield from remarks(run.program)
     yield from _about_rounding(run)
     yield from unseen_layers(run.program, run.ranges())
+
+
+def _about_figure(rows: Sequence[Row]) -> Iterator[str]:
+    """A user's own figure that rises by rounding is perhaps an error or a loss."""
+    before, after = rows[0].evaluation, max((row.evaluation for row in rows), key=lambda each: each.accuracy)
+    if before.total == 1 and after.accuracy > RISE * before.accuracy:
+        yield (
+            f"the figure rises from {before.accuracy:.4g} to {after.accuracy:.4g} by rounding: a higher one "
+            "is taken for the better, so an error or a loss must be turned round (1 − error, 1 / loss)"
+        )
 
 
 def _perplexities(task: Task, rows: Sequence[Row]) -> Iterator[str]:
@@ -90,6 +117,7 @@ def _about_samples(
     if target is not None:
         yield from _no_room(target, float_network)
     yield from about_output(run)
+    yield from _about_batches(run)
     length = getattr(run.samples.source, "fixed", None)
     if length is not None:
         yield (
@@ -98,6 +126,22 @@ def _about_samples(
         )
     if agreement:
         yield NO_LABELS
+
+
+def _about_batches(run: Run) -> Iterator[str]:
+    """Said where the answer to a sample is not the network's answer to that sample alone."""
+    program, samples = run.program, run.samples
+    if draws_numbers(program):
+        yield "the network draws random numbers in evaluation mode too: its accuracy is another at every call"
+        return
+    is_fixed = program.fixed_batch is not None or samples.source.lengths is not None
+    if is_fixed or min(len(samples), run.batch_size) < 4:
+        return
+    if mixes_samples(program, samples.inputs(slice(0, 2)), samples.inputs(slice(0, 4))):
+        yield (
+            "the answer to a sample depends on the others in its batch, as statistics of a batch make it: "
+            f"what is found holds for batches of {run.batch_size}, and not for single samples"
+        )
 
 
 def about_output(run: Run) -> Iterator[str]:

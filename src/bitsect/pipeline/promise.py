@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,8 +16,10 @@ from ..runs.run import Run
 from ..solve.confidence import (
     METHOD,
     NOT_KEPT,
+    ONLY_EXPECTED,
     Look,
-    best_promise,
+    Pairs,
+    bound,
     descend,
     is_vouched_for,
     samples_needed,
@@ -27,6 +29,7 @@ from ..solve.costs import cost
 from ..solve.search.problem import Found, Problem
 from ..solve.search.trail import safer
 from ..sources.data import Samples
+from ..sources.data.copies import fresh
 from ..values import Evaluation, Goal, LatencyTable, Plan, Settings, Target
 from ..values.goal import EXPECTED
 from ..values.options import given
@@ -123,28 +126,45 @@ def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | Non
             "a promise needs samples that the search does not see: pass [validation_data=FILE], or make a "
             "new run with [hold_out=True]"
         )
-    if samples.fingerprint() == run.samples.fingerprint():
-        raise OptionError("the samples that are to prove the target are those searched on: pass others")
     if (samples.labels is None) != (run.samples.labels is None):
         raise OptionError(
             "of the samples to search on and those to prove the target on, only one kind has labels"
         )
     run.program.run(samples.inputs(slice(0, 1)))  # so that a wrong shape is refused first
-    return samples
+    return _without_copies(samples, run.samples)
+
+
+def _without_copies(samples: Samples, searched: Samples) -> Samples:
+    """The samples without copies of each other and of those searched on, which prove nothing new."""
+    kept = fresh(samples, searched)
+    if not len(kept) or samples.fingerprint() == searched.fingerprint():
+        raise OptionError(
+            "the samples that are to prove the target are those searched on: pass others, or "
+            "[confidence=none]"
+        )
+    copies = samples.count - len(kept)
+    return replace(samples.select(kept), copies=copies) if copies else samples
 
 
 def what_can_be_promised(goal: Goal, held_out: Samples | None, float_network: Evaluation) -> Iterator[str]:
     """Said before the work starts: whether the held-out samples can prove the target at all."""
     if goal.confidence is None or goal.target is None or held_out is None:
         return
+    if held_out.copies:
+        yield (
+            f"{held_out.copies:,} of {held_out.copies + held_out.count:,} held-out samples are copies of "
+            "others or of samples that were searched on: they prove nothing new and are left out"
+        )
     level, accuracy = 1 - goal.confidence, float_network.accuracy
     needed = samples_needed(goal.target, accuracy, level=level)
     if needed is None or needed > held_out.count:
         enough = "no number of them would" if needed is None else f"{needed:,} would"
-        best = best_promise(held_out.count, accuracy, level=level)
+        best = bound(Pairs.expected(held_out.count, accuracy), goal.target, level)
+        kept = f"{best:.2%} kept" if goal.target.relative is not None else f"{100 * best:.2f} points lost"
+        samples = "1 held-out sample" if held_out.count == 1 else f"{held_out.count:,} held-out samples"
         yield (
-            f"{held_out.count:,} held-out samples cannot prove {goal.target} of a plan that answers as the "
-            f"float network does (at best {best:.2%} kept): {enough}"
+            f"{samples} cannot prove {goal.target} of a plan that answers as the float network does "
+            f"(at best {kept}): {enough}"
         )
 
 
@@ -221,6 +241,13 @@ def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
     before = evaluator.expected(Plan.uniform(evaluator.program.layers)).accuracy
     after = evaluator.expected(plan).accuracy
     return before - after if target.relative is None else after / before
+
+
+def is_vouched_by_others(verdict: str | None, run: Run) -> bool:
+    """Whether more speaks for the plan than labels of the run's samples: what is expected, or others."""
+    if verdict is None or verdict == NOT_KEPT:
+        return False
+    return run.held_out is None or verdict.startswith(ONLY_EXPECTED)
 
 
 def follow(

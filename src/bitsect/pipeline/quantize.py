@@ -19,7 +19,7 @@ from .judge import Evaluate, Judge
 from .keywords import with_options
 from .latency import table_for
 from .methods import completed, destined, method_of
-from .notes import about_destination, notes_on_answer, notes_on_promise, notes_on_samples
+from .notes import about_destination, notes_on_answer, notes_on_promise, notes_on_samples, notes_on_test
 from .problem import check_scoring, state_problem
 from .promise import check_promise, follow, promise_samples, prove_plan, with_hold_out
 from .report import write_report
@@ -93,6 +93,7 @@ def quantize(
         guide = judge.guide(goal.guide)
         early = notes_on_samples(run, judge, float_network, goal.target)
         early += notes_on_promise(run, goal, held_out, float_network)
+        early += notes_on_test(run, unseen)
         run.calibrate(allowed.all)  # ranges and fitted weights, kept in the run
         judge.allow(allowed.all)
         guided = threshold(goal.target, guide(Plan.uniform(run.layers), None))

@@ -25,7 +25,7 @@ from ..values.curve import Curve
 from ..values.options import to_json
 from .fastest import Timing
 from .frontier import curve_of, parse_targets
-from .promise import Promise
+from .promise import Promise, is_vouched_by_others
 from .rows import Row, Tested
 from .shown import versions
 
@@ -153,7 +153,9 @@ class Result:
         request = Request(Path(path), destination, force, require_speedup, self.goal.destination)
         with self.run.reopened() as run:
             samples = None if data is None else run.load(data)
-            delivery = deliver(run, self.plan, request, self.target if self.judge is None else None, samples)
+            target = self.target if self.judge is None else None
+            vouched = is_vouched_by_others(None if self.promise is None else self.verdict, run)
+            delivery = deliver(run, self.plan, request, target, samples, vouched=vouched)
         if delivery.failures and not force:
             raise ExportError(delivery.complaint)
         return delivery

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ..errors import BitsectError
 from ..network.parts import Multiply, Operand
 from ..network.program import Program
 from ..sources.data import Samples
@@ -173,6 +174,11 @@ class Fitter:
         run = run_length(format, inputs) * taps
         qmax = 2 ** (format.weight_bits - 1) - 1
         matrix = use.matrix(self.program).cpu()
+        if not bool(moments.covariance.isfinite().all()):
+            raise BitsectError(
+                f"the inputs of '{use.multiplies[0].layer}' are so large that their products overflow: "
+                "normalise the samples, or pass [rounding=squant]"
+            )
         made = fit(matrix, moments, qmax, run=run, correct_bias=self.correct_bias)
         arrays = {
             "codes": made.codes.to(torch.int8).reshape(channels, inputs, taps).numpy(),

@@ -197,20 +197,6 @@ def _least(proven: Any) -> int | None:
     return high
 
 
-def best_promise(
-    samples: int, float_accuracy: float = 1.0, discordance: float = 0.0, *, level: float = LEVEL
-) -> float:
-    """The highest share that so many held-out samples could prove, of a plan that loses nothing.
-
-    >>> f"{best_promise(4096):.4%}", f"{best_promise(200, 0.9):.2%}"
-    ('99.9269%', '98.36%')
-    """
-    if samples < 1:
-        return 0.0
-    pairs = Pairs.expected(samples, float_accuracy, discordance)
-    return min(1.0, bound(pairs, Target.parse("100%"), level))
-
-
 @dataclass(frozen=True)
 class Look:
     """What the held-out samples say about one plan."""
@@ -328,8 +314,13 @@ def _keeps(kept: float, target: Target) -> bool:
 
 
 def _would_prove(pairs: Pairs, target: Target, level: float, expected: float | None = None) -> str:
-    """How many samples would prove the target, in words: of the kind that was seen, or as expected."""
+    """How many samples would prove the target, in words: of the kind that was seen, or as expected.
+
+    Where the plan did better than float on a few samples, nobody should count on it.
+    """
     share = pairs.count / pairs.samples
+    if expected is None and float((share * (pairs.plan_score - pairs.float_score)).sum()) > 0:
+        expected = 0.0 if target.relative is None else 1.0
     if expected is None:
         needed = _least(
             lambda n: proves(Pairs(share * n, pairs.float_score, pairs.plan_score), target, level)
@@ -338,7 +329,8 @@ def _would_prove(pairs: Pairs, target: Target, level: float, expected: float | N
         accuracy = float((share * pairs.float_score).sum())
         kept = expected if target.relative is not None else 1 - expected / accuracy
         discordance = float((share * abs(pairs.plan_score - pairs.float_score)).sum())
-        discordance = min(discordance, accuracy * (1 - kept) + 2 * (1 - accuracy))  # all that can be
+        lost = accuracy * (1 - kept)
+        discordance = min(discordance, 2 * accuracy - lost, 2 * (1 - accuracy) + lost)  # all that can be
         needed = samples_needed(target, accuracy, discordance, kept=kept, level=level)
     if needed is None or needed > MOST_NAMED:
         return f"it would take more than {MOST_NAMED:,} samples"

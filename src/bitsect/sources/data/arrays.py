@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
+from .copies import digests_of
 from .pixels import Pixels
 from .samples import Inputs
 
@@ -82,6 +83,9 @@ class Arrays:
         for name, tensor in (*self.tensors.items(), *labels.items()):
             yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
             yield tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+
+    def digests(self) -> Iterator[bytes]:
+        return digests_of(self.tensors)
 
     def _refuse(self, bad: Tensor, why: str, indices: Tensor) -> None:
         """Raise for the first sample with anything bad; row i of `bad` is sample `indices[i]`."""

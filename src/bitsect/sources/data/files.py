@@ -75,7 +75,7 @@ def _read_member(archive: zipfile.ZipFile, member: str, name: str) -> Tensor:
         if file.read(1):
             raise DataError(f"{name}: '{member}' holds more than its shape says: write it again")
     try:
-        return torch.from_numpy(array)
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     except TypeError as error:
         raise DataError(f"{name}: '{member}': {str(error).split('. ')[0]}: store numbers") from None
 

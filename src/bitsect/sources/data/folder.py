@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,9 @@ class Folder:
             image = path.read_bytes()
             yield f"{path.relative_to(self.root).as_posix()} {label} {len(image)}".encode()
             yield image
+
+    def digests(self) -> Iterator[bytes]:
+        return (blake2b(path.read_bytes(), digest_size=16).digest() for path in self.paths)
 
     def _image(self, index: int) -> NDArray[np.uint8]:
         image = self.kept.get(index)

@@ -29,6 +29,8 @@ def collect(data: Any, pixels: Pixels) -> Arrays | Sequences:
     takes an input of that name is given `(inputs, labels)`, or `(inputs,)` where there are none.
     """
     pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray))
+    if isinstance(data, tuple) and len(data) == 2 and _are_numbers(data[1]):
+        pair, data = True, (data[0], torch.tensor(data[1]))
     if pair or isinstance(data, (Tensor, np.ndarray, Mapping)):
         data = [data]
     batches = [_batch(batch, f"{NAME}: batch {number}") for number, batch in enumerate(data)]
@@ -135,5 +137,13 @@ def _tensor(value: Any, name: str) -> Tensor:
 def _joined(parts: list[Tensor]) -> Tensor:
     shapes = sorted({tuple(part.shape[1:]) for part in parts})
     if len(shapes) > 1:
-        raise DataError(f"{NAME}: samples of shapes {shapes[0]} and {shapes[1]}: bring them to one shape")
+        raise DataError(
+            f"{NAME}: samples of shapes {shapes[0]} and {shapes[1]}: bring them to one shape; inputs and "
+            "their labels are a tuple, (inputs, labels)"
+        )
     return torch.cat(parts)
+
+
+def _are_numbers(values: Any) -> bool:
+    """Whether these are labels in a plain list."""
+    return isinstance(values, list) and all(isinstance(value, int | float) for value in values)

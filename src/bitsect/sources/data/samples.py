@@ -57,6 +57,9 @@ class Source(Protocol):
     def contents(self) -> Iterator[Any]:
         """Everything that decides what is read, as buffers of bytes."""
 
+    def digests(self) -> Iterator[bytes]:
+        """What the inputs of every sample are known by, so that copies are found."""
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -69,6 +72,7 @@ class Samples:
     source: Source
     spec: str
     options: Mapping[str, Any] = field(default_factory=dict)  # plain values, ready for JSON
+    copies: int = 0  # samples that were left out, being copies of others
 
     def __len__(self) -> int:
         return len(self.source)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
+from .copies import digests_of
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,10 @@ class Sequences:
         for name, tensor in held.items():
             yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
             yield tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+
+    def digests(self) -> Iterator[bytes]:
+        for row, size in enumerate(self.sizes.tolist()):  # without what it is filled up with
+            yield from digests_of({name: t[row : row + 1, :size] for name, t in self.tensors.items()})
 
 
 def shown(mask: Tensor) -> slice:

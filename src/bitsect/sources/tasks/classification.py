@@ -25,6 +25,10 @@ def classify_top5(outputs: Any, labels: Tensor) -> Outcome:
     """Cross-entropy, and whether the label's logit is among the five largest."""
     _refuse_one_logit(outputs, "is among the five largest whatever it is: judge by classification")
     found = classes(outputs)
+    if found.shape[1] <= 5:
+        raise DataError(
+            f"each of {found.shape[1]} classes is among the five largest: judge by classification"
+        )
     labels = _class_labels(outputs, labels)
     best = found.topk(min(5, found.shape[1]), dim=1).indices
     return Outcome(_cross_entropy(found, labels), (best == labels[:, None]).any(1).float())
@@ -109,7 +113,7 @@ def _class_labels(outputs: Any, labels: Tensor) -> Tensor:
         shown = f"label {flat[other[0]].item():g}" if len(other) else f"labels {tuple(labels.shape)}"
         raise DataError(
             f"the network gives one number for each sample, a logit if labels are 0 or 1, not {shown}: "
-            f"{OWN_TASK}"
+            f"judge a quantity by [task=regression] (its ranks are kept), or {OWN_TASK}"
         )
     return flat.to(torch.int64)
 

@@ -66,7 +66,23 @@ def classes(outputs: Any) -> Tensor:
     So its class is its sign, its cross-entropy the binary one, and its divergence that of two coins.
     """
     found = logits(outputs)
-    return torch.cat([torch.zeros_like(found), found], 1) if found.shape[1] == 1 else found
+    return torch.cat([torch.zeros_like(found), found], 1) if found.shape[1] == 1 else as_logits(found)
+
+
+def as_logits(found: Tensor) -> Tensor:
+    """Logits as they are; of probabilities, as a network that ends in a softmax gives them, the logarithms.
+
+    These are its logits but for a constant in each row, so that all that is made of logits is the same. In
+    float64, where no two classes become equally likely by it.
+
+    >>> as_logits(torch.tensor([[0.25, 0.75]])).exp()
+    tensor([[0.2500, 0.7500]], dtype=torch.float64)
+    """
+    wide = found.double()
+    off = (wide.sum(1) - 1).abs() > torch.finfo(found.dtype).eps ** 0.5 / 3  # 1e-4 in float32
+    if found.shape[1] < 2 or bool((wide < 0).any() | off.any()):
+        return found
+    return wide.clamp(min=torch.finfo(torch.float32).tiny).log()
 
 
 def divergence(reference: Tensor, logits: Tensor) -> Tensor:

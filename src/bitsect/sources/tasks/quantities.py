@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,23 +12,37 @@ from torch.nn import functional as F
 
 from ...errors import DataError
 from .outputs import OWN_TASK, logits, named_tensors
-from .task import Outcome, Task
+from .task import Outcome, SampleError, Task
+
+SMALLEST_UNIT = 1e-9  # of predictions, below which float64 does not tell their ranks apart
 
 # Outputs that stand for a sample as a whole, the first that a network has; else the mean over its tokens.
 FEATURES = ("image_embeds", "text_embeds", "sentence_embedding", "pooler_output", "last_hidden_state")
 
 
 def regress(outputs: Any, labels: Tensor) -> Outcome:
-    """Squared error, and the prediction squeezed into (0, 1), which leaves its rank as it is."""
+    """Squared error, and the prediction squeezed into [0, 1], which leaves its rank as it is.
+
+    Below 1 it is squeezed evenly, above by its order of magnitude, so that large ones are told apart too.
+    """
     found = logits(outputs)
     if found.shape[1] != 1 or labels.numel() != len(found):
         raise DataError(
             f"regression takes one number for each sample, the network gives {found.shape[1]} and labels are "
             f"{tuple(labels.shape)}: {OWN_TASK}"
         )
-    wide = found[:, 0].double()
-    loss = (found[:, 0] - labels.reshape(-1).to(found.dtype)).square()
-    return Outcome(loss, (0.5 + 0.5 * wide / (1 + wide.abs())).detach())
+    wanted = labels.reshape(-1).to(found.dtype)
+    if not bool(wanted.isfinite().all()):
+        raise SampleError(int((~wanted.isfinite()).nonzero()[0]), "has NaN or infinity for a label: mend it")
+    predicted = found[:, 0].detach().double()
+    largest = float(predicted.abs().max()) if len(predicted) > 1 else 1.0
+    if 0 < largest < SMALLEST_UNIT:
+        raise DataError(
+            f"the network's predictions are {largest:.0e} at most, too small to be ranked: scale its last "
+            "layer and the labels to a unit in which they are about 1"
+        )
+    squeezed = (predicted.asinh() / math.asinh(torch.finfo(torch.float32).max)).clamp(-1, 1)
+    return Outcome((found[:, 0] - wanted).square(), (1 + squeezed) / 2)
 
 
 def spearman(scores: Tensor, labels: Tensor) -> float:
@@ -109,7 +124,7 @@ REGRESSION = Task(
     ranks=True,
     diverge=lambda one, other: (logits(one)[:, 0] - logits(other)[:, 0]).double().square(),
     needs_logits=True,
-    tolerance=0.01,
+    tolerance=5e-4,  # a tenth of a prediction, or 0.1 where it is below 1
 )
 KEEP_FEATURES = Task("features", keep_features, answer=features, diverge=feature_distance, tolerance=0.005)
 MULTI_LABEL = Task(
