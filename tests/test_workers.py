@@ -245,7 +245,7 @@ def gone(workers: list[int]) -> bool:
         except OSError:
             return False
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while any(map(is_there, workers)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not any(map(is_there, workers))
