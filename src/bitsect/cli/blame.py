@@ -78,10 +78,11 @@ def _show(found: Blame) -> None:
     from .tables import table_of
 
     whole = found.damage
+    layers = ", ".join(f"{count} {name}" for name, count in found.plan.counts.items() if count)
     stdout.print(
-        f"Accuracy {found.float_accuracy:.2%} → {found.accuracy:.2%} on {found.samples:,} samples, "
-        f"damage {whole.mean:.3g} ± {whole.error:.1g}. Of that are gone, in per cent, with one layer back in "
-        "float, or only its weights or activations:\n",
+        f"A plan of {layers} layers. Accuracy {found.float_accuracy:.2%} → {found.accuracy:.2%} "
+        f"on {found.samples:,} samples, damage {whole.mean:.3g} ± {whole.error:.1g}. Of that are "
+        "gone, in per cent, with one layer back in float, or only its weights or activations:\n",
         soft_wrap=True,
     )
     table = table_of("layer", "format", "gone", "by weights", "by activations", "accuracy")
