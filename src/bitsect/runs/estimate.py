@@ -33,9 +33,7 @@ TWICE_DERIVED = 2.3  # of all values, in a double backward pass
 WORKER_BYTES = 350e6  # what a worker has loaded before it begins
 SHARE = 0.75  # of what is free, where no limit is given
 PREFIX_BYTES = 1e9  # for what plans share, at most
-SCATTERED = (
-    3.5  # times its size is what stays of memory with what plans share between all that comes and goes
-)
+SCATTERED = 3.5  # times its size is what it holds: it lies between all that comes and goes
 USUAL = ("evaluate", "damage", "exact", "traces")  # stages that every run must have memory for
 STAGES = (*USUAL, "linear", "hutchinson")
 
