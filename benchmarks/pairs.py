@@ -14,7 +14,6 @@ work on the machine disturbs less.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import time
@@ -41,6 +40,7 @@ from bitsect.sources.models import load_model
 from bitsect.sources.tasks.task import task_named
 from bitsect.values import Format, Losses, Measured, Settings, placement_named
 from bitsect.values.pieces import Done, Piece
+from shown import show  # beside this file
 
 LOSSES = ("task", "kl")
 
@@ -214,11 +214,7 @@ def main() -> None:
         "peak_mb": round(peak_mb),
         "before_mb": round(before_mb),
     }
-    if arguments.json:
-        print(json.dumps(report))
-        return
-    for name, value in report.items():
-        print(f"{name:24} {value}")
+    show(report, arguments.json)
 
 
 if __name__ == "__main__":

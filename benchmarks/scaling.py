@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import os
 import sys
 import time
@@ -46,6 +45,7 @@ from bitsect.sources.data import load_samples
 from bitsect.sources.tasks.task import task_named
 from bitsect.values import INT8, Resources, Settings
 from bitsect.values.pieces import Piece
+from shown import show  # beside this file
 
 WAYS = {
     "one process": Resources(),
@@ -273,11 +273,7 @@ def main() -> None:
         report = shared(arguments)
     else:
         parser.error("a model and --data, or --growth")
-    if arguments.json:
-        print(json.dumps(report))
-        return
-    for name, value in report.items():
-        print(f"{name:24} {value}")
+    show(report, arguments.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ had started, and how many of them were left a tenth of a second later.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import signal
@@ -22,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from shown import show  # beside this file
 
 TICKS = os.sysconf("SC_CLK_TCK")
 KEPT = 2000  # bytes of a journal: the command is in the middle of it
@@ -151,11 +152,7 @@ def main() -> None:
         report["ctrl_c"][way] = ctrl_c(quantize, way, arguments.repeats)
         print(f"{way}: {report['ctrl_c'][way]}", file=sys.stderr, flush=True)
     report["load_average"] = round(os.getloadavg()[0], 2)
-    if arguments.json:
-        print(json.dumps(report))
-        return
-    for name, value in report.items():
-        print(f"{name:24} {value}")
+    show(report, arguments.json)
 
 
 if __name__ == "__main__":
