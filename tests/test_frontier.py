@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise, product
@@ -355,12 +356,51 @@ def test_equal_layers_go_in_graph_order() -> None:
 # ---- budgets --------------------------------------------------------------------------
 
 
-def test_within_a_budget_the_plans_of_least_damage_are_judged() -> None:
+@pytest.mark.parametrize("share", [0.45, 0.6, 0.75])
+def test_a_budget_is_spent_where_it_spares_the_most_damage(share: float) -> None:
+    ratios = []
+    for seed in range(12):
+        network = Network(6, seed)
+        problem = network.problem()
+        budget = share * network.costs(problem.start)
+        found = within_budget(problem, lambda plan, costs=network.costs, most=budget: costs(plan) / most - 1)
+        assert network.costs(found.plan) <= budget
+        damage = problem.damage
+        assert damage is not None
+        fitting = [plan for plan in all_plans(problem) if network.costs(plan) <= budget]
+        ratios.append(damage(found.plan) / min(map(damage, fitting)))
+    assert sum(ratio < 1 + 1e-9 for ratio in ratios) >= 11
+    assert max(ratios) < 1.5
+
+
+def test_of_plans_that_samples_cannot_tell_apart_the_least_damage_wins() -> None:
     network = Network(6, 5)
     problem = network.problem()
     budget = 0.6 * network.costs(problem.start)
-    found = within_budget(problem, lambda plan: network.costs(plan) / budget - 1)
-    fitting = [plan for plan in all_plans(problem) if network.costs(plan) <= budget]
-    assert network.costs(found.plan) <= budget
-    best = max(map(network.correct, fitting))
-    assert TOTAL * 0.9 - network.correct(found.plan) <= 1.3 * (TOTAL * 0.9 - best) + 1
+
+    def excess(plan: Plan) -> float:
+        return network.costs(plan) / budget - 1
+
+    best = within_budget(problem, excess).plan
+    cheaper = problem.uniform(INT4)
+    for ahead, chosen in ((5, best), (100, cheaper)):
+
+        def judge(plan: Plan, threshold: Fraction | None, ahead: int = ahead) -> Evaluation:
+            return Evaluation(1700 + ahead * (plan == cheaper), TOTAL, TOTAL)
+
+        assert within_budget(replace(problem, judge=judge), excess, [cheaper]).plan == chosen
+
+
+def test_the_target_comes_before_the_damage() -> None:
+    """A plan that keeps the target is taken before one of less damage that misses it."""
+    network = Network(6, 5)
+    problem = network.problem()
+    budget = 0.6 * network.costs(problem.start)
+    keeps = problem.uniform(INT4)
+    problem = replace(
+        problem,
+        threshold=Fraction(9, 10),
+        judge=lambda plan, threshold: Evaluation(1800 if plan == keeps else 1799, TOTAL, TOTAL),
+    )
+    found = within_budget(problem, lambda plan: network.costs(plan) / budget - 1, [keeps])
+    assert found.plan == keeps and found.met

@@ -45,6 +45,12 @@ class Moves:
     damage: Numbers  # how much more is predicted
     cost: Numbers  # how much more the plan costs; negative is saved
 
+    def made(self, at: Whole, move: int) -> Whole:
+        """The plan `at` after one of the moves."""
+        new = at.copy()
+        new[self.layer[move]] = self.rung[move]
+        return new
+
 
 class Trails:
     """The predictions of a problem as arrays; a plan is one rung of its ladder for each layer."""
@@ -151,7 +157,7 @@ class Trails:
                 rate = np.where(saving, moves.damage / np.where(saving, -moves.cost, 1.0), np.inf)
                 best = int(rate.argmin())
                 layer = moves.layer[best]
-                before, at = self._row[layer, at[layer]], _moved(at, moves, best)
+                before, at = self._row[layer, at[layer]], moves.made(at, best)
                 pull = pull + self._gram[self._row[layer, at[layer]]] - self._gram[before]
             elif (run := self._best_run(at, least)) is not None:
                 at = run
@@ -195,10 +201,10 @@ class Trails:
             damage[(cost > least) | (moves.layer[:, None] == moves.layer[down])] = 0.0
             alone = np.where(moves.cost <= least, moves.damage, 0.0)
             if alone.min(initial=0.0) <= damage.min(initial=0.0):
-                better = _moved(at, moves, int(alone.argmin())) if len(alone) else at
+                better = moves.made(at, int(alone.argmin())) if len(alone) else at
             else:
                 i, j = np.unravel_index(damage.argmin(), damage.shape)
-                better = _moved(_moved(at, moves, int(i)), moves, int(down[j]))
+                better = moves.made(moves.made(at, int(i)), int(down[j]))
             # Borders that two moved layers share are counted only here.
             if self.price(better) > price + least or self.predicted(better) >= now * (1 - 1e-9):
                 return at
@@ -252,9 +258,3 @@ def ordered_damage(problem: Problem) -> Damage:
             single[name, format] = (order[name] + 1) / len(order) * STEP**depth
     # Where a layer begins it does no damage that could be spared.
     return Damage.separable(dict.fromkeys(problem.changes, 0.0) | single, "order")
-
-
-def _moved(at: Whole, moves: Moves, move: int) -> Whole:
-    new = at.copy()
-    new[moves.layer[move]] = moves.rung[move]
-    return new

@@ -3,7 +3,10 @@
 Costs need no evaluation, so the plans worth asking about are found first: with the f most sensitive
 layers kept at their highest, the fewest of the others, in rising order of sensitivity, go down the
 ladder until the budget fits. A few of these plans, from f = 0 to the largest that fits, are judged.
-With a predicted damage they are instead those of the trail that fit and have the least of it.
+
+With a predicted damage they are instead those of the trail that fit and have the least of it, each
+after what it leaves of the budget was spent. Between plans that spend the same, a few hundred samples
+can hardly tell: of those within a standard error of the best accuracy, the least damage decides.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from ...errors import TargetError
-from ...values import Plan
+from ...values import Evaluation, Plan
 from .problem import Found, Problem, Trials
-from .trail import Trails
+from .trail import Trails, Whole
 
 CANDIDATES = 12  # plans judged at most, besides those that were asked about before
 
@@ -34,19 +39,49 @@ def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) 
     candidates = _predicted(problem, excess) or _spread(_fitting(problem, excess))
     candidates += [plan for plan in asked if plan not in candidates and excess(plan) <= 0]
     best = max(candidates, key=lambda plan: (trials.complete(plan).exact, -excess(plan)))
-    trials.steps.append(f"{_counts(best)}: the most accurate within the budget, of {len(candidates)} judged")
+    step = f"{_counts(best)}: the most accurate within the budget, of {len(candidates)} judged"
+    if problem.damage is not None:
+        damage = {plan: problem.damage(problem.on_ladders(plan)) for plan in candidates}
+        enough = trials.complete(best).accuracy - _standard_error(trials.complete(best))
+        if trials.passes(best):  # the target comes first
+            enough = max(enough, float(problem.threshold))
+        alike = [plan for plan in candidates if trials.complete(plan).accuracy >= enough]
+        best = min(alike, key=lambda plan: (damage[plan], excess(plan)))
+        step = f"{_counts(best)}: the least predicted damage within the budget, of {len(candidates)} judged"
+    trials.steps.append(step)
     return trials.found(best)
 
 
 def _predicted(problem: Problem, excess: Excess) -> list[Plan]:
-    """The plans that fit with the least damage, if one is predicted, and what exchanges make of them."""
+    """The plans that fit with the least damage, if one is predicted, with the rest of the budget spent."""
     if problem.damage is None:
         return []
     trails = Trails(problem)
     fitting = [at for at in trails.down(trails.rungs(problem.start)) if excess(trails.plan(at)) <= 0]
     fitting = sorted(fitting, key=trails.predicted)[: CANDIDATES // 2]
-    plans = dict.fromkeys(trails.plan(at) for first in fitting for at in (trails.polished(first), first))
-    return [plan for plan in plans if excess(plan) <= 0]
+    plans = dict.fromkeys(trails.plan(_spent(trails, first, excess)) for first in fitting)
+    return sorted(plans, key=trails.damage)
+
+
+def _spent(trails: Trails, at: Whole, excess: Excess) -> Whole:
+    """The plan after ever more of the budget went to where it spares the most damage."""
+    while True:
+        polished = trails.polished(at)  # which minds the price alone, not every limit
+        at = polished if excess(trails.plan(polished)) <= 0 else at
+        moves = trails.moves(at)
+        now = trails.predicted(at)
+        trials = (moves.made(at, int(move)) for move in np.argsort(moves.damage, kind="stable"))
+        fitting = (trial for trial in trials if excess(trails.plan(trial)) <= 0)
+        better = next(fitting, None)
+        if better is None or trails.predicted(better) >= now:
+            return at
+        at = better
+
+
+def _standard_error(evaluation: Evaluation) -> float:
+    """Of an accuracy over single samples; none is known of a score of all samples together."""
+    accuracy = evaluation.accuracy
+    return 0.0 if evaluation.total == 1 else (accuracy * (1 - accuracy) / evaluation.total) ** 0.5
 
 
 def _fitting(problem: Problem, excess: Excess) -> list[Plan]:
