@@ -403,4 +403,5 @@ def test_the_target_comes_before_the_damage() -> None:
         judge=lambda plan, threshold: Evaluation(1800 if plan == keeps else 1799, TOTAL, TOTAL),
     )
     found = within_budget(problem, lambda plan: network.costs(plan) / budget - 1, [keeps])
-    assert found.plan == keeps and found.met
+    assert found.plan == keeps
+    assert found.met
