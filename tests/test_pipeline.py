@@ -328,10 +328,10 @@ def test_one_process_works_in_a_run_at_a_time(run: Path) -> None:
         ({"settings": {"placement": "onnxruntime"}}, "placement paper, not onnxruntime"),
         ({"settings": {"batch_size": 8}}, "batch size 64, not 8"),
         ({"task": "classification-top5"}, "task classification, not classification-top5"),
-        ({"samples": images(8)}, "data fingerprint"),
+        ({"samples": images(8)}, "made with other samples"),
         ({"seed": 1}, "seed 0, not 1"),
         ({"draw": 5}, "draw null, not 5"),
-        ({"model": Small().eval()}, "model fingerprint"),
+        ({"model": Small().eval()}, "another network, or other weights"),
     ],
 )
 def test_what_changed_is_named_with_both_ways_out(run: Path, change: dict[str, Any], what: str) -> None:

@@ -99,9 +99,9 @@ def _show(delivery: Delivery) -> None:
 
     for line in str(delivery.proof).splitlines():
         stdout.print(line, soft_wrap=True)
-    accuracies = [f"{each.accuracy:.2%} under placement {name}" for name, each in delivery.judged.items()]
-    judged = ", ".join([f"float {delivery.float.accuracy:.2%}", *accuracies])
-    stdout.print(f"On the samples of the run: {judged}.", soft_wrap=True)
+    accuracies = [f"{each.shown} under placement {name}" for name, each in delivery.judged.items()]
+    judged = ", ".join([f"float {delivery.float.shown}", *accuracies])
+    stdout.print(f"On the {delivery.judged_on}: {judged}.", soft_wrap=True)
     if delivery.target is not None:
         missed = "NOT kept" if delivery.missed else "missed on these samples, by no more than chance explains"
         stdout.print(f"Target {delivery.target}: {'kept' if delivery.target_kept else missed}.")

@@ -67,7 +67,7 @@ def _show(run: str, curve: Curve) -> None:
     table = table_of("plan", "accuracy", *costs, "", title="Plans on the hull")
     for point in curve.hull:
         named = " ".join([point.key, *point.names])
-        cells = [f"{point.evaluation.accuracy:.2%}", *_costs(point, timed)]
+        cells = [point.evaluation.shown, *_costs(point, timed)]
         table.add_row(named, *cells, layers_by_format(point.plan))
     stdout.print(table)
     judged = f", {curve.evaluations} judged now" if curve.evaluations else ""

@@ -25,7 +25,6 @@ def table_of(first: str, *others: str, title: str | None = None) -> Table:
 
 
 def accuracy_cell(evaluation: Evaluation, *, counts: bool = True) -> str:
-    if evaluation.total == 1:  # a figure that is no mean over samples
-        return f"{evaluation.accuracy:.4f}"
-    shown = f"{evaluation.accuracy:.2%}"
-    return f"{shown} ({evaluation.correct:g}/{evaluation.total})" if counts else shown
+    if not counts or evaluation.total == 1:  # a figure that is no mean over samples
+        return evaluation.shown
+    return f"{evaluation.shown} ({evaluation.correct:g}/{evaluation.total})"

@@ -90,6 +90,7 @@ class Delivery:
     float: Evaluation  # on the samples of the run, as the next
     judged: dict[str, Evaluation]  # the plan, by placement: that of the run, then that of the file
     target: Target | None
+    judged_on: str  # which samples of the run that is, in words
     proven_on: str
     failures: tuple[str, ...]
     kept: bool
@@ -199,7 +200,8 @@ def deliver(
         if kept:
             _put_in_place(folder, request.path)
     written = replace(written, path=request.path)
-    return Delivery(written, proof, baseline, judged, target, samples.spec, failures, kept)
+    judged_on = "samples of the run" if run.held_out is None else "held-out samples of the run"
+    return Delivery(written, proof, baseline, judged, target, judged_on, samples.spec, failures, kept)
 
 
 def _judge(run: Run, plan: Plan, stage: str | None = None) -> Evaluation:
@@ -220,7 +222,7 @@ def _refuted(run: Run, plan: Plan, target: Target | None) -> bool:
 def _missed(target: Target | None, baseline: Evaluation, judged: Mapping[str, Evaluation]) -> Iterator[str]:
     placement, last = list(judged.items())[-1]
     if target is not None and not last.reaches(target.threshold(baseline.exact)):
-        fault = f"{MISSED} of {target} with {last.accuracy:.2%} (float {baseline.accuracy:.2%})"
+        fault = f"{MISSED} of {target} with {last.shown} (float {baseline.shown})"
         if len(judged) > 1:
             fault += f": a search with [placement={placement}] judges plans under it"
         yield fault

@@ -109,14 +109,14 @@ class Result:
         kept = "" if self.target is None else f", target {self.target} {self.verdict}"
         tested = "not tested on other samples"
         if self.test is not None:
-            tested = f"on test samples {self.test.float.accuracy:.2%} → {self.test.plan.accuracy:.2%}"
-        before, after, where = self.float_accuracy, self.accuracy, ""
+            tested = f"on test samples {self.test.float.shown} → {self.test.plan.shown}"
+        before, after, where = self.rows[0].evaluation.shown, self.rows[-1].evaluation.shown, ""
         if self.promise is not None:
-            before, after = self.promise.accuracy["float"], self.promise.accuracy["plan"]
+            before, after = (f"{self.promise.accuracy[row]:.2%}" for row in ("float", "plan"))
             where = " on held-out samples"
         return (
             f"Result: {counts} layers, {self.size_ratio:.1%} of the size at 16 bits\n"
-            f"  accuracy{where} {before:.2%} → {after:.2%}{kept}\n"
+            f"  accuracy{where} {before} → {after}{kept}\n"
             f"  {tested}"
         )
 

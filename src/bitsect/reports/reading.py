@@ -39,12 +39,9 @@ def read_story(path: str | Path) -> Story:
     path = Path(path)
     if not RunFolder.is_run(path):
         raise RunError(f"{path} is not a run, it holds no run.json: `bitsect quantize MODEL --out` makes one")
-    folder = RunFolder(path)
-    try:
-        folder.recognise()
-        return story_of(folder)
-    finally:
-        folder.close()
+    folder = RunFolder(path, only_read=True)
+    folder.recognise()
+    return story_of(folder)
 
 
 def story_of(folder: RunFolder) -> Story:

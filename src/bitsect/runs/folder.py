@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -70,6 +70,11 @@ OWNED = (
         "run.json",
     ),
 )
+# What a changed fingerprint means, in words.
+OTHERS = {
+    "model_fingerprint": "another network, or other weights of it",
+    "data_fingerprint": "other samples",
+}
 INNER = ("under-*", "draw-*")  # folders inside, each like a run of its own
 SUBFOLDERS = ("journals", "plans", "results")
 _HEAD = struct.Struct("<4sIQ")  # magic, checksum and length of what follows
@@ -171,16 +176,21 @@ def _record(magic: bytes, body: bytes) -> bytes:
 
 
 class RunFolder:
-    """A run on disk; one process at a time works in it.
+    """A run on disk; one process at a time works in it, others may `only_read` its JSON meanwhile.
 
     `run` is the fingerprint of everything that the run is of, which each of its files carries; it is
     given where it is known already, else `claim` makes it.
     """
 
-    def __init__(self, path: Path, run: str | None = None) -> None:
+    def __init__(self, path: Path, run: str | None = None, *, only_read: bool = False) -> None:
         self.path, self.run = path, run
         self._journals: dict[str, Journal] = {}
         self._plans: set[str] | None = None  # the keys of the plans that were noted
+        self._lock = None if only_read else self._claim_alone()
+
+    def _claim_alone(self) -> BinaryIO:
+        """Keep other processes out, and clear away what one that was killed left behind."""
+        path = self.path
         try:
             if path.exists() and not path.is_dir():
                 raise RunError(f"{path} is a file: a run needs a folder")
@@ -189,18 +199,19 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path} cannot be a run's folder: {error.strerror}; choose another") from None
-        self._lock = open_file(path / LOCK, "ab")
+        held = open_file(path / LOCK, "ab")
         try:
-            if not lock(self._lock):
+            if not lock(held):
                 raise RunError(
                     f"{path}: another bitsect is working in this run; wait for it, or use another folder"
                 )
             self._sweep()
-            if run is not None:
+            if self.run is not None:
                 self._read("run.json")  # so that a folder that has become another run is refused
         except BaseException:
-            self._lock.close()
+            held.close()
             raise
+        return held
 
     def _sweep(self) -> None:
         """Remove what a kill left of files that were being written."""
@@ -213,7 +224,8 @@ class RunFolder:
         """Let other processes work here."""
         for journal in self._journals.values():
             journal.close()
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def _is_ours(self) -> bool:
         """Whether a run was begun here; another program may have a run.json of its own."""
@@ -245,11 +257,11 @@ class RunFolder:
         for name, value in facts.items() if known is not None else ():
             assert known is not None
             if known.get(name) != json.loads(json.dumps(value)):
-                shown = name.replace("_", " ")
                 old, new = (_short(item) for item in (known.get(name), value))
+                what = OTHERS.get(name, f"{name.replace('_', ' ')} {old}, not {new}")
                 raise RunError(
-                    f"{self.path} was made with {shown} {old}, not {new}: pass [fresh=True] to start it "
-                    "anew, or choose another folder with [out=FOLDER]"
+                    f"{self.path} was made with {what}: pass [fresh=True] to start it anew, or choose "
+                    "another folder with [out=FOLDER]"
                 )
         self.run = run
 

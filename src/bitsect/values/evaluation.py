@@ -23,6 +23,15 @@ class Evaluation:
         return self.correct / self.seen if self.seen else 0.0
 
     @property
+    def shown(self) -> str:
+        """The accuracy in per cent; a score of all samples together may have another scale, and stays.
+
+        >>> Evaluation(93, 100, 100).shown, Evaluation(27.31, 1, 1).shown
+        ('93.00%', '27.31')
+        """
+        return f"{self.accuracy:.4g}" if self.total == 1 else f"{self.accuracy:.2%}"
+
+    @property
     def exact(self) -> Fraction:
         return Fraction(self.correct) / self.total
 

@@ -251,7 +251,12 @@ def _short_name(names: tuple[str, ...]) -> str:
 
 def _hover(point: Any, cost: str, curve: CurveStory) -> str:
     """What is said of a plan, a fact per line."""
-    lines = [f"<b>{clean(point.label)}</b>", f"accuracy {point.accuracy:.2%} on {point.samples:,} samples"]
+    of = (
+        f"{point.accuracy:.4g}"
+        if point.samples == 1
+        else f"{point.accuracy:.2%} on {point.samples:,} samples"
+    )
+    lines = [f"<b>{clean(point.label)}</b>", f"accuracy {of}"]
     if not point.complete:
         lines[-1] += ", then given up"
     lines.append(f"size {point.size_ratio:.1%}")
