@@ -131,7 +131,7 @@ def _test(run: Run, data: Any, draw: int | None) -> Samples | None:
 
 
 def in_words(samples: Samples) -> str:
-    return f"{len(samples):,} samples of {samples.spec}"
+    return f"{len(samples):,} samples of {Path(samples.spec).name}"
 
 
 @dataclass(frozen=True)

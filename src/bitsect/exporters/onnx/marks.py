@@ -119,7 +119,8 @@ def _made(program: Program) -> tuple[Any, list[OperandKey | str]]:
         kind = node.metadata_props.get(DOMAIN)
         if kind is not None:  # an identity no longer, so that it is left alone
             node.domain, node.op_type = DOMAIN, GROUPED if kind == GROUPED else "Mark"
-    onnxscript.optimizer.fold_constants(model)
+    with quiet():  # it warns of what it leaves as it is
+        onnxscript.optimizer.fold_constants(model)
     common.RemoveUnusedNodesPass()(model)
     return model, keys
 
