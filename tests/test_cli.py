@@ -431,7 +431,7 @@ def test_runs_that_are_none_in_use_or_of_something_else(run: Path, tmp_path: Pat
     assert "rounding squant, not nearest: pass --fresh to start it anew, or choose another folder" in changed
     folder = RunFolder(run)
     assert "another bitsect is working in this run" in call("search", run, *target).error
-    assert call("show", run).exit_code == 0  # which only reads
+    assert call("show", run).code == 0  # which only reads
     folder.close()
     (run / "run.json").write_text("{")
     assert "pass --fresh" in call("search", run, *target).error

@@ -116,7 +116,7 @@ def _show(compared: Compared) -> None:
     first = compared.standings[0].setup
     stdout.print(
         f"\nPer cent, mean ± standard deviation over draws; kept: of the float accuracy; difference: of "
-        f"{heads[price]} to {first.name}, in points ({compared.interval}).",
+        f"{heads[price]} to {first.name}, in points ± {compared.interval}.",
         soft_wrap=True,
     )
 
@@ -130,7 +130,7 @@ def _name(setup: Setup, common: list[bool]) -> str:
 def _cell(row: Standing, name: str) -> str:
     spread = row.figures[name]
     digits = 1 if name.endswith("ratio") else 2
-    deviation = "" if spread.deviation is None else f"±{100 * spread.deviation:.{digits}f}"
+    deviation = "" if spread.deviation is None else f"±{100 * spread.deviation:.1f}"
     return f"{100 * spread.mean:.{digits}f}{deviation}"
 
 
@@ -140,4 +140,4 @@ def _against(row: Standing, price: str) -> str:
     found = row.differences[price]
     if found.low is None or found.high is None:
         return f"{100 * found.mean:+.1f}"
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    return f"{100 * found.mean:+.1f}±{50 * (found.high - found.low):.1f}"  # which is as far to both sides
