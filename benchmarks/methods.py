@@ -3,9 +3,10 @@
     python benchmarks/methods.py --files DIR --networks resnet20 --draws 5 --out /tmp/methods
 
 DIR holds `models/` and `data/`; networks of the zoo need none. Every row is one `quantize`: a network,
-a variant, a draw (the seed that samples are taken by) and a target. Rows go to OUT/methods.csv as they come,
-run folders to OUT/runs: what is there is not done again, and the targets of a draw share their measurements.
-Nothing is chosen by the test samples. `--summary` prints the table of a CSV.
+a variant, a draw (the seed that samples are taken by) and a target. Rows go to OUT/methods.csv as they come
+(OUT/methods-bits.csv with `--latency none`), run folders to OUT/runs: what is there is not done again, and
+the targets of a draw share their measurements. Nothing is chosen by the test samples. `--summary` prints the
+table of a CSV.
 """
 
 from __future__ import annotations
@@ -222,11 +223,11 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5, help="seeds 0 … draws − 1")
     parser.add_argument("--latency", default="a100", help="latency table, or none to count bits")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--summary", action="store_true", help="only print what OUT/methods.csv holds")
+    parser.add_argument("--summary", action="store_true", help="only print what is there")
     arguments = parser.parse_args()
     arguments.latency = None if arguments.latency == "none" else arguments.latency
     arguments.out.mkdir(parents=True, exist_ok=True)
-    table = arguments.out / "methods.csv"
+    table = arguments.out / ("methods.csv" if arguments.latency else "methods-bits.csv")
     if not arguments.summary:
         done = set()
         if table.exists():
