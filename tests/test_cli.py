@@ -405,7 +405,7 @@ def test_bad_questions_are_one_line_before_any_work(
         ),
         (("--latency", "cut.json"), "cut.json: line 1"),
         (("--search", "my_own:lost"), "returned a NoneType: expected a bitsect.Found"),
-        (("--max-size", "1B"), "budget 1e-06MB: no plan fits the budget: the nearest (3 int4) is"),
+        (("--max-size", "1B"), "budget 1B: no plan fits; the nearest (3 int4) takes"),
         (("--max-size", "0.2x"), "allow lower formats or raise the budget"),
     ],
 )
@@ -428,7 +428,7 @@ def test_runs_that_are_none_in_use_or_of_something_else(run: Path, tmp_path: Pat
     assert "`bitsect quantize MODEL --out nowhere` makes one" in call("search", "nowhere", *target).error
     assert "is not a run" in call("search", tmp_path, *target).error
     changed = call("quantize", *MODEL, *target, "--out", run, *PAPER, "--rounding", "nearest").error
-    assert "rounding squant, not nearest: pass --fresh to start it anew, or choose another folder" in changed
+    assert "rounding squant, not nearest: quantize starts it anew with --fresh, or makes another" in changed
     folder = RunFolder(run)
     assert "another bitsect is working in this run" in call("search", run, *target).error
     assert call("show", run).code == 0  # which only reads

@@ -12,6 +12,7 @@ import pytest
 from bitsect.errors import BitsectError
 from bitsect.solve.confidence import (
     LEVEL,
+    NOT_EXPECTED,
     NOT_KEPT,
     ONLY_EXPECTED,
     Pairs,
@@ -19,7 +20,6 @@ from bitsect.solve.confidence import (
     bound,
     continuity,
     descend,
-    is_vouched_for,
     proves,
     samples_needed,
     split,
@@ -139,7 +139,8 @@ def test_the_way_down_ends_at_the_first_plan_that_is_not_proven() -> None:
         (0, None, "kept, not proven: other plans were tried on these samples first", True),
         (6, None, "kept, not proven", True),
         (6, 0.995, "kept, not proven", True),
-        (6, 0.985, "kept, not proven", False),  # by luck
+        (0, 0.985, NOT_EXPECTED, False),  # by luck
+        (6, 0.985, NOT_EXPECTED, False),
         (12, None, NOT_KEPT, False),
         (12, 0.985, NOT_KEPT, False),
         (12, 0.995, ONLY_EXPECTED, True),  # labels cannot tell
@@ -152,7 +153,7 @@ def test_what_is_taken_where_nothing_is_proven(
     look = unproven(SHARE, [1.0] * 1000, [0.0] * lost + [1.0] * (1000 - lost), expected)
     assert not look.proven
     assert look.verdict.startswith(verdict)
-    assert is_vouched_for(look, SHARE) == vouched
+    assert look.is_kept == vouched
 
 
 def test_only_the_first_plan_that_samples_are_shown_may_be_proven_by_them() -> None:
@@ -181,9 +182,9 @@ def test_nobody_counts_on_a_plan_that_did_better_than_float_by_luck(target: Targ
     verdict = unproven(target, right, better).verdict
     assert verdict.endswith(" samples would prove it")
     assert int(verdict.split()[3].replace(",", "")) >= least
-    hardly_right = [1.0] + [0.0] * 99
+    hardly_right, kept = [1.0] + [0.0] * 99, 0.0 if target.relative is None else 1.0
     assert "not proven" in unproven(target, hardly_right, [1.0] * 4 + [0.0] * 96).verdict
-    assert "not proven" in unproven(target, hardly_right, hardly_right[::-1], expected=1.0).verdict
+    assert "not proven" in unproven(target, hardly_right, hardly_right[::-1], kept).verdict
 
 
 def test_what_is_not_proven_says_how_many_samples_would_do() -> None:

@@ -289,6 +289,16 @@ def test_a_model_below_the_target_is_refused(made: Result, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_is_held_to_the_target_of_the_search_that_found_it(run: Path, tmp_path: Path) -> None:
+    first = json.loads((run / "result.json").read_text())["target"]
+    (name,) = (path.stem for path in (run / "plans").glob("*.json"))
+    bitsect.quantize(run, max_size="0.5x", metric="single")  # the last search has no target
+    assert str(export(run, tmp_path / "first.pt2", plan=name).target) == first
+    assert export(run, tmp_path / "last.pt2").target is None
+    assert export(run, tmp_path / "file.pt2", plan=run / "plan.json").target is None
+    assert export(run, tmp_path / "int8.pt2", format="int8").target is None
+
+
 def test_slower_than_float_is_said_first_and_refused_on_request(
     run: Path, tmp_path: Path, tampered: Callable[..., None]
 ) -> None:

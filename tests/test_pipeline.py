@@ -240,6 +240,29 @@ def test_ones_own_evaluation_is_asked_of_modules_and_remembered(tmp_path: Path) 
         quantize(evaluate=lambda model: float("nan"), metric="single", out=tmp_path / "run")
     with pytest.raises(BitsectError, match="cannot be combined with evaluate"):
         quantize(evaluate=score, test_data=images())
+    assert repr(result).splitlines()[1].startswith("  accuracy 100 → ")  # on its own scale
+    later = bitsect.quantize(tmp_path / "run", target=0.9, metric="single")
+    assert any("judged by your own function" in note and "'test_" in note for note in later.notes)
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "message"),
+    [
+        (lambda model: None, "evaluate returned a NoneType: expected a number"),
+        (lambda model: torch.zeros(5), "evaluate returned a Tensor: expected a number"),
+        (lambda model: 1 / 0, "raised ZeroDivisionError"),
+        (0.5, "evaluate is a float: expected a function of a module"),
+    ],
+)
+def test_a_judge_that_gives_no_number(evaluate: Any, message: str) -> None:
+    with pytest.raises(BitsectError, match=message):
+        quantize(evaluate=evaluate, metric="single")
+
+
+def test_points_are_of_a_share(tmp_path: Path) -> None:
+    """Of a figure in per cent nobody knows what a drop of one point is."""
+    with pytest.raises(BitsectError, match=r"max_drop counts points of a share from 0 to 1, and .* is 93:"):
+        quantize(evaluate=lambda model: 93.0, metric="single", target=None, max_drop=1)
 
 
 def test_a_figure_that_rises_by_rounding_is_told(tmp_path: Path) -> None:
@@ -338,7 +361,7 @@ def test_what_changed_is_named_with_both_ways_out(run: Path, change: dict[str, A
     given = {"model": small(), "samples": labelled()} | change
     with pytest.raises(RunError, match=what) as caught:
         quantize(given.pop("model"), given.pop("samples"), out=run, **given)
-    assert "pass fresh=True to start it anew" in str(caught.value)
+    assert "quantize starts it anew with fresh=True" in str(caught.value)
     assert "out='FOLDER'" in str(caught.value)
 
 
@@ -438,7 +461,7 @@ def test_a_task_with_another_body_is_another_task(tmp_path: Path) -> None:
     ask = {"metric": "random", "out": tmp_path / "run"}
     quantize(task=right, **ask)
     assert quantize(task=right, **ask).evaluations == 0
-    with pytest.raises(RunError, match=r"made with task code .*…, not .*…: pass fresh=True"):
+    with pytest.raises(RunError, match=r"made with task code .*…, not .*…: quantize starts it anew"):
         quantize(task=wrong, **ask)
 
 
@@ -881,7 +904,9 @@ def test_budgets_beside_and_instead_of_a_target(run: Path, made: Result) -> None
         assert cost.latency_ms <= limit
         assert result.target is None
         assert result.to_json()["target_met"] is None
-    with pytest.raises(TargetError, match=r"budget 1ms.*nearest \(4 int8\) is 100.0% over"):
+    with pytest.raises(
+        TargetError, match=r"budget 1ms.*nearest \(4 int8\) takes [\d,]+ B, .*, 2 ms, 0.5000x"
+    ):
         bitsect.quantize(run, budget="1ms", formats=("int8",), **ask)
     smaller = bitsect.quantize(run, target=1.0, max_size="0.26x", metric="single")
     assert smaller.rows[-1].cost.size_ratio <= 0.26

@@ -121,6 +121,8 @@ def test_four_bits_take_half_a_byte(tmp_path: Path) -> None:
         plan = Plan.uniform(program.layers, format)
         subject = subject_of(program, plan, PAPER, images(4))
         write_packed(subject, tmp_path / "m.safetensors")
+        (tmp_path / "other").touch()  # anybody who may read that may read this
+        assert (tmp_path / "m.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
         with safe_open(tmp_path / "m.safetensors", "pt") as file:
             names = [name for name in file.keys() if name.endswith(".codes")]  # noqa: SIM118
             sizes[format] = sum(file.get_tensor(name).nbytes for name in names)

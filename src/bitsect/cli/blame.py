@@ -81,8 +81,8 @@ def _show(found: Blame) -> None:
     layers = ", ".join(f"{count} {name}" for name, count in found.plan.counts.items() if count)
     stdout.print(
         f"A plan of {layers} layers. Accuracy {found.float_accuracy:.2%} → {found.accuracy:.2%} "
-        f"on {found.samples:,} samples, damage {whole.mean:.3g} ± {whole.error:.1g}. Of that are "
-        "gone, in per cent, with one layer back in float, or only its weights or activations:\n",
+        f"on {found.samples:,} samples, damage {whole.mean:.3g} ± {whole.error:.1g}. "
+        "With one layer back in float, or only its weights or activations, so many per cent of it go:\n",
         soft_wrap=True,
     )
     table = table_of("layer", "format", "gone", "by weights", "by activations", "accuracy")

@@ -66,7 +66,7 @@ def _show(run: str, curve: Curve) -> None:
     costs = ["size", *(["latency"] if timed else [])]
     table = table_of("plan", "accuracy", *costs, "", title="Plans on the hull")
     for point in curve.hull:
-        named = " ".join([point.key, *point.names])
+        named = ", ".join([point.key, *point.names])
         cells = [point.evaluation.shown, *_costs(point, timed)]
         table.add_row(named, *cells, layers_by_format(point.plan))
     stdout.print(table)

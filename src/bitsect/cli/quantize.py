@@ -139,10 +139,10 @@ def _show(result: Result, json: bool) -> None:
 
     if json:
         return print_json(result.to_json())
-    where = destination_named(result.goal.destination)
+    where, timed = destination_named(result.goal.destination), result.rows[0].cost.latency_ms is not None
     other = " (--for says where it will run)" if where.name == DEFAULT else ""
-    stdout.print(f"For {where.name}: {where.about}{other}.", markup=False)
-    timed = result.rows[0].cost.latency_ms is not None
+    about = "latencies are those of a table" if other and timed else where.about
+    stdout.print(f"For {where.name}: {about}{other}.", markup=False)
     formats = list(dict.fromkeys(format.name for row in result.rows[1:] for format in row.plan.values()))
     tested = ["held out"] if result.promise is not None else []
     tested += ["on test"] if result.test is not None else []

@@ -224,7 +224,7 @@ def _missed(target: Target | None, baseline: Evaluation, judged: Mapping[str, Ev
     if target is not None and not last.reaches(target.threshold(baseline.exact)):
         fault = f"{MISSED} of {target} with {last.shown} (float {baseline.shown})"
         if len(judged) > 1:
-            fault += f": a search with [placement={placement}] judges plans under it"
+            fault += f": a new run with [placement={placement}] judges plans under it"
         yield fault
 
 

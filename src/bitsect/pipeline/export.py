@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from ..errors import RunError
 from ..exporters.deliver import Delivery, Request, deliver
 from ..runs.opening import OrElse, open_run
 from ..runs.progress import Progress
+from ..runs.run import Run
 from ..solve.confidence import ONLY_EXPECTED
 from ..values import Format, Plan, Settings, Target
 from ..values.destination import DESTINATIONS
@@ -57,8 +59,8 @@ def export(
     request.check()
     settings = Settings() if task is None else Settings(task=task)
     with open_run(run, OrElse(None, data), settings, trust=trust, progress=progress) as opened:
-        chosen, known = plan_for(opened, plan, wanted), opened.folder.read_json("result.json")
         own = plan is None and wanted is None
+        chosen, known = plan_for(opened, plan, wanted), _answered(opened, plan) if wanted is None else None
         if own and not (opened.folder.path / "plan.json").exists():
             raise RunError(f"{run} holds no plan yet: `bitsect search {run} --target 99%` finds one")
         if own and known is None:
@@ -68,7 +70,7 @@ def export(
             )
         known = known or {}
         target = known.get("target") if known.get("judge") is None else None
-        verdict = (known.get("promise") or {}).get("verdict") if own else None
+        verdict = (known.get("promise") or {}).get("verdict")
         vouched = is_vouched_by_others(verdict, opened)
         samples = tested_on(opened) if data is None else None
         samples = opened.load(samples or (opened.samples if data is None else data), draw=draw)
@@ -81,4 +83,20 @@ def export(
         remarks.append(f"the target of {target} is expected to be kept, but its samples cannot prove it")
     elif vouched:
         remarks.append(f"the target of {target} was judged on other samples: {verdict}")
+    if known.get("judge") is not None and known.get("target") is not None:
+        remarks.append(
+            f"the target of {known['target']} was judged by your own function '{known['judge']}', which is "
+            "not called here"
+        )
     return replace(delivery, remarks=tuple(remarks))
+
+
+def _answered(run: Run, plan: Any) -> dict[str, Any] | None:
+    """What the search wrote down that answered with `plan`: the last one, or the one of that name.
+
+    A plan that answered no search, as one read off a frontier, has no target to be held to.
+    """
+    if plan is None:
+        return run.folder.read_json("result.json")
+    named = isinstance(plan, str) and not Path(plan).exists() and re.fullmatch(r"[\w.-]+", plan)
+    return run.folder.read_json(f"results/{plan}.json") if named else None

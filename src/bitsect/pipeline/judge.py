@@ -104,9 +104,19 @@ class Judge:
         done, key = self.evaluator.done, f"{plan.key}/own/{self.name}/{fingerprint(self.function)}"
         if key not in done:
             with calling("evaluate", str(self.name)):
-                value = float(self.function(QuantizedModel(self.run.program, self.evaluator.rounding(plan))))
-            if not 0 <= value < float("inf"):
-                raise BitsectError(f"[evaluate=] returned {value}: expected a finite number, at least 0")
+                figure = self.function(QuantizedModel(self.run.program, self.evaluator.rounding(plan)))
+            value = _number(figure)
             done[key] = {"value": np.array([value])}
             self.evaluator.judged_batches += 1
         return Evaluation(float(done[key]["value"][0]), 1, 1)
+
+
+def _number(figure: object) -> float:
+    """What a user's own judge returned, as a number that can be compared."""
+    try:
+        value = float(figure)  # type: ignore[arg-type]  # one element of a tensor is a number too
+    except (TypeError, ValueError, RuntimeError):
+        raise BitsectError(f"[evaluate=] returned a {type(figure).__name__}: expected a number") from None
+    if not 0 <= value < float("inf"):
+        raise BitsectError(f"[evaluate=] returned {value}: expected a finite number, at least 0")
+    return value

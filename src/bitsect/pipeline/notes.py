@@ -17,8 +17,8 @@ from ..sources.data import Samples
 from ..sources.data.copies import seen_before
 from ..sources.tasks.outputs import named_tensors
 from ..sources.tasks.task import Task
-from ..values import Evaluation, Goal, LatencyTable, Target
-from ..values.destination import DEFAULT, Destination
+from ..values import FLOAT, Evaluation, Goal, LatencyTable, Target
+from ..values.destination import DEFAULT, Destination, destination_named
 from ..values.goal import LABELS
 from .judge import Judge
 from .promise import what_can_be_promised
@@ -28,10 +28,11 @@ RISE = 1.1  # of a user's own figure by rounding: more is strange
 NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
 
 
-def about_destination(destination: Destination) -> str:
+def about_destination(destination: Destination, goal: Goal) -> str:
     """Where the model will run, said first: it decides all the rest."""
     said = f"for {destination.name}: {destination.about}"
     if destination.name == DEFAULT:
+        said = "latencies are those of a table" if goal.latency is not None else said
         said += "; [destination=onnxruntime] finds the plan for where it will run"
     return said
 
@@ -40,7 +41,7 @@ def notes_on_samples(
     run: Run, judge: Judge, float_network: Evaluation, target: Target | None
 ) -> tuple[str, ...]:
     """What the float network's accuracy says of the samples: told at once, before the long work."""
-    notes = tuple(_about_samples(run, judge.labels, float_network, target))
+    notes = (*_about_judge(run, judge), *_about_samples(run, judge.labels, float_network, target))
     for note in notes:
         run.progress.say(note)
     return notes
@@ -84,11 +85,20 @@ def notes_on_answer(
         if goal.guide == LABELS:
             yield from _about_uniform(problem, rows, goal.objective)
     yield from _about_device(allowed, table, goal.objective)
+    yield from _about_float(found, goal)
     yield from _about_figure(rows)
     yield from _perplexities(run.task, rows)
     yield from remarks(run.program)
     yield from _about_rounding(run)
     yield from unseen_layers(run.program, run.ranges())
+
+
+def _about_float(found: Found, goal: Goal) -> Iterator[str]:
+    """A plan that leaves everything as it is should not look like a success; one that is faster may."""
+    timed = destination_named(goal.destination).runtime is not None
+    if goal.target is not None and not timed and set(found.plan.values()) == {FLOAT}:
+        sure = "" if goal.confidence is None else " for certain; more samples may prove one that does"
+        yield f"no layer was quantised: no plan with fewer bits keeps the target{sure}"
 
 
 def _about_figure(rows: Sequence[Row]) -> Iterator[str]:
@@ -106,6 +116,16 @@ def _perplexities(task: Task, rows: Sequence[Row]) -> Iterator[str]:
     losses = [(row.name, row.evaluation.loss) for row in rows if row.evaluation.loss is not None]
     if task.name.endswith("language-modelling"):
         yield f"perplexity: {', '.join(f'{name} {math.exp(min(loss, 700)):.4g}' for name, loss in losses)}"
+
+
+def _about_judge(run: Run, judge: Judge) -> Iterator[str]:
+    """A user's own function is not part of the run: who goes on without it should know."""
+    before = (run.folder.read_json("result.json") or {}).get("judge")
+    if before is not None and judge.name is None:
+        yield (
+            f"the last search of this run was judged by your own function '{before}', this one is by the "
+            "accuracy of its task"
+        )
 
 
 def _about_samples(

@@ -34,7 +34,14 @@ def plan_for(run: Run, plan: Any, format: Format | None) -> Plan:
         plan = own
     if plan is None:
         return Plan.uniform(layers, format or INT8)
-    return _named(run, str(plan)) or Plan.read(Path(plan), layers)
+    found = _named(run, str(plan))
+    if found is None and not Path(plan).exists():
+        names = ", ".join(sorted(path.stem for path in (run.folder.path / "plans").glob("*.json"))) or "none"
+        raise PlanError(
+            f"{plan}: no such plan, neither a file, nor one that {run.folder.path} names ({names}), nor the "
+            "first six or more characters of the key of one that it evaluated"
+        )
+    return found or Plan.read(Path(plan), layers)
 
 
 def evaluated_plans(run: Run) -> dict[str, Plan]:

@@ -15,13 +15,13 @@ from ..measure.evaluator import Evaluator
 from ..runs.run import Run
 from ..solve.confidence import (
     METHOD,
+    NOT_EXPECTED,
     NOT_KEPT,
     ONLY_EXPECTED,
     Look,
     Pairs,
     bound,
     descend,
-    is_vouched_for,
     samples_needed,
     unproven,
 )
@@ -67,7 +67,7 @@ class Promise:
     @property
     def kept(self) -> bool:
         """Whether the plan keeps the target on these samples, or is expected to; proven or not."""
-        return self.look.verdict != NOT_KEPT
+        return self.look.is_kept
 
     @property
     def proven(self) -> bool:
@@ -91,6 +91,8 @@ class Promise:
 
 def check_promise(goal: Goal, evaluate: Evaluate | None) -> None:
     """Refuse a promise that cannot be made."""
+    if evaluate is not None and not callable(evaluate):
+        raise OptionError(f"[evaluate=] is a {type(evaluate).__name__}: expected a function of a module")
     if goal.confidence is not None and evaluate is not None:
         raise OptionError(
             "a promise needs scores of single samples, which [evaluate=] does not give: "
@@ -123,8 +125,8 @@ def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | Non
     samples = run.held_out if validation_data is None else run.load(validation_data, **order)
     if samples is None:
         raise OptionError(
-            "a promise needs samples that the search does not see: pass [validation_data=FILE], or make a "
-            "new run with [hold_out=True]"
+            "a promise needs samples that the search does not see: pass [validation_data=FILE] or "
+            "[confidence=none], or make a new run with [hold_out=True]"
         )
     if (samples.labels is None) != (run.samples.labels is None):
         raise OptionError(
@@ -216,7 +218,7 @@ def _ladder(run: Run, problem: Problem, found: Found, goal: Goal, table: Latency
 def _unproven(
     goal: Goal, evaluator: Evaluator, float_scores: NDArray[np.float64], ladder: list[Plan], *, unseen: bool
 ) -> tuple[Plan, Look, int]:
-    """The cheapest plan that nothing speaks against; else the cheapest that is kept; else the safest.
+    """The cheapest plan that nothing speaks against; else the safest.
 
     Also how many were looked at. While the samples are `unseen`, they may prove the first of them.
     """
@@ -229,11 +231,9 @@ def _unproven(
         scores = evaluator.scores(plan)
         first, level = unseen and not looks, 1 - goal.confidence
         looks.append(unproven(goal.target, float_scores, scores, expected, level, first=first))
-        if is_vouched_for(looks[-1], goal.target):
+        if looks[-1].is_kept:
             return plan, looks[-1], len(looks)
-    kept = [index for index, look in enumerate(looks) if look.verdict != NOT_KEPT]
-    index = min(kept, default=len(ladder) - 1)
-    return ladder[-1 - index], looks[index], len(looks)
+    return ladder[0], looks[-1], len(looks)
 
 
 def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
@@ -245,7 +245,7 @@ def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
 
 def is_vouched_by_others(verdict: str | None, run: Run) -> bool:
     """Whether more speaks for the plan than labels of the run's samples: what is expected, or others."""
-    if verdict is None or verdict == NOT_KEPT:
+    if verdict is None or verdict in (NOT_KEPT, NOT_EXPECTED):
         return False
     return run.held_out is None or verdict.startswith(ONLY_EXPECTED)
 

@@ -75,7 +75,7 @@ def quantize(
     )
     destination, settings, goal = destined(model, before, settings, goal)
     progress = progress or Bar()
-    progress.say(about_destination(destination))
+    progress.say(about_destination(destination, goal))
     check_request(goal, scoring, evaluate, test_data)
     settings = with_hold_out(settings, goal, validation_data, of_run)
     with open_run(

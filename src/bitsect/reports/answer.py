@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ..solve.confidence import ONLY_EXPECTED
+from ..solve.confidence import NOT_EXPECTED, ONLY_EXPECTED
 from ..values.target import Target
 from .story import BAD, GOOD, OPEN, UNSURE, Promise, Row, Seen, Verdict
 
@@ -89,7 +89,8 @@ def _verdict(result: Json, rows: tuple[Row, ...], promise: Promise | None) -> Ve
             verdict, _, why = promise.verdict.partition(": ")
             seems = "is expected to" if verdict == ONLY_EXPECTED else "seems to"
             return Verdict(UNSURE, f"It {seems} {kept[1]}", f"not proven {seen}; {why}".removesuffix("; "))
-        return Verdict(BAD, f"It {kept[2]}", seen)
+        fails = f"is not expected to {kept[1]}" if promise.verdict == NOT_EXPECTED else kept[2]
+        return Verdict(BAD, f"It {fails}", seen)
     tested = rows[-1].tested
     if tested is not None:
         met = bool(result["test"]["target_met"])

@@ -19,6 +19,7 @@ from ..values.target import Target
 from .again import command_of
 from .answer import answer_of, number, text
 from .story import (
+    OPEN,
     Blamed,
     BlameStory,
     CurveStory,
@@ -27,10 +28,16 @@ from .story import (
     Remedied,
     Scored,
     Story,
+    Verdict,
 )
 
 T = TypeVar("T")
 Json = dict[str, Any]
+EDITED = Verdict(
+    OPEN,
+    "plan.json was edited after it was judged",
+    "figures are of the plan before; `bitsect evaluate RUN` judges the new one",
+)
 AGAIN = "remove it, and the same command makes it again"
 
 
@@ -60,7 +67,7 @@ def story_of(folder: RunFolder) -> Story:
     answer = (result and known.parsed("result.json", lambda: answer_of(result))) or {}
     judged = (result or {}).get("plan_key")
     if answer and formats and structure.layers and _key(structure, formats) != judged:
-        known.faults.append("plan.json was changed after it was judged: the verdict is of the plan before")
+        answer["verdict"], choices = EDITED, None  # which are of the plan before
     layers = tuple(_layer(each, formats, choices, result) for each in structure.layers)
     goal = (result or {}).get("goal") or {}
     metric = ((result or {}).get("scoring") or {}).get("metric")

@@ -17,6 +17,7 @@ class QuantizedModel(nn.Module):
 
     def __init__(self, program: Program, rounding: Rounding) -> None:
         super().__init__()
+        self.eval()  # it was captured so, and cannot be trained
         self.program, self.rounding = program, rounding
         # Evaluation loops ask the first parameter where and in what type a network computes.
         self.nothing = nn.Parameter(torch.empty(0, device=program.device), requires_grad=False)

@@ -260,8 +260,8 @@ class RunFolder:
                 old, new = (_short(item) for item in (known.get(name), value))
                 what = OTHERS.get(name, f"{name.replace('_', ' ')} {old}, not {new}")
                 raise RunError(
-                    f"{self.path} was made with {what}: pass [fresh=True] to start it anew, or choose "
-                    "another folder with [out=FOLDER]"
+                    f"{self.path} was made with {what}: quantize starts it anew with [fresh=True], or makes "
+                    "another with [out=FOLDER]"
                 )
         self.run = run
 

@@ -13,7 +13,7 @@ from .search import SEARCHES, Search
 from .search.frontier import frontier
 from .search.problem import Found, Problem
 from .search.uniform import or_cheaper_uniform
-from .search.within_budget import within_budget
+from .search.within_budget import NothingFitsError, counts_of, within_budget
 
 
 def threshold(target: Target | None, baseline: Evaluation) -> Fraction:
@@ -24,6 +24,11 @@ def threshold(target: Target | None, baseline: Evaluation) -> Fraction:
         raise DataError(
             "the float network gets no sample right, so every plan would keep the target: "
             "check the labels and how the inputs are normalised"
+        )
+    if target.relative is None and baseline.accuracy > 1:  # a user's own figure, on a scale of its own
+        raise DataError(
+            f"[max_drop=] counts points of a share from 0 to 1, and the float network's figure is "
+            f"{baseline.accuracy:g}: return a share, or pass [target=]"
         )
     return target.threshold(baseline.exact)
 
@@ -46,8 +51,21 @@ def solve(problem: Problem, goal: Goal, table: LatencyTable | None) -> Found:
     asked += [plan for plan, _ in found.evaluated] if found is not None else []
     try:
         return within_budget(problem, lambda plan: limits.excess(spent(plan)), asked)
-    except TargetError as error:
-        raise TargetError(f"budget {limits}: {error}") from None
+    except NothingFitsError as error:
+        held = goal.objective == "latency" and table is not None and goal.max_size is not None
+        other = ", let layers take formats that are not faster with [objective=size]," if held else ""
+        raise TargetError(
+            f"budget {limits}: no plan fits; the nearest ({counts_of(error.plan)}) takes "
+            f"{_words(spent(error.plan))}: allow lower formats{other} or raise the budget"
+        ) from None
+
+
+def _words(cost: Cost) -> str:
+    """What a plan costs, with as many digits as a budget may need."""
+    size = f"{cost.size_bytes:,.0f} B, {cost.size_ratio:.4f}x of the size"
+    if cost.latency_ms is None or cost.latency_ratio is None:
+        return size
+    return f"{size}, {cost.latency_ms:.4g} ms, {cost.latency_ratio:.4f}x of the latency"
 
 
 def search_named(name: str) -> Search:

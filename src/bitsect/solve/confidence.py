@@ -30,6 +30,7 @@ from ..values import Target
 METHOD = "paired score bound"
 NOT_KEPT = "not kept"
 ONLY_EXPECTED = "expected to be kept, not proven"
+NOT_EXPECTED = "kept on these samples, but not expected to be on others"
 LEVEL = 0.05  # the error of a promise with 95 % confidence
 MOST_SAMPLES = 10**9  # beyond which a number of samples is not looked for
 MOST_NAMED = 10**6  # nor named
@@ -208,6 +209,11 @@ class Look:
     verdict: str
     expected: float | None = None  # what the float network's own probabilities expect to be kept, or lost
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the target is kept as far as anybody can tell; proven or not."""
+        return self.verdict not in (NOT_KEPT, NOT_EXPECTED)
+
 
 def descend(
     target: Target, float_scores: ArrayLike, ladder: Iterable[ArrayLike], level: float = LEVEL
@@ -245,7 +251,8 @@ def unproven(
 
     Of a few hundred samples the labels of one or two decide whether 99.9 % is kept. So where the share
     that is `expected` to be kept (or the fraction lost) is known, it decides, as long as the labels do
-    not refute it; and the verdict says that this is all there is.
+    not refute it; and the verdict says that this is all there is. Where it is not expected to be kept, that a
+    few labels say otherwise is luck.
     """
     pairs = Pairs.of(float_scores, plan_scores)
     look = replace(_look(pairs, target, level), expected=expected)
@@ -253,10 +260,12 @@ def unproven(
         return look
     if look.proven:
         verdict = "kept, not proven: other plans were tried on these samples first"
-        return replace(look, proven=False, verdict=verdict, bound=None)
-    if expected is None or look.verdict != NOT_KEPT:
+        look = replace(look, proven=False, verdict=verdict, bound=None)
+    if expected is None:
         return look
-    if _keeps(expected, target) and not refutes(pairs, target, level):
+    if not _keeps(expected, target):
+        return replace(look, verdict=NOT_EXPECTED) if look.is_kept else look
+    if not look.is_kept and not refutes(pairs, target, level):
         return replace(look, verdict=f"{ONLY_EXPECTED}: {_would_prove(pairs, target, level, expected)}")
     return look
 
@@ -272,11 +281,6 @@ def refutes(pairs: Pairs, target: Target, level: float = LEVEL) -> bool:
     c = pairs.plan_score - share * pairs.float_score + float(target.max_drop or 0)
     total, spread = float((pairs.count * c).sum()), float((pairs.count * c**2).sum()) ** 0.5
     return bool(spread > 0 and total / spread <= -NormalDist().inv_cdf(1 - level))
-
-
-def is_vouched_for(look: Look, target: Target) -> bool:
-    """Whether a plan that is not proven may be taken: nothing that is known of it speaks against it."""
-    return look.verdict != NOT_KEPT and (look.expected is None or _keeps(look.expected, target))
 
 
 def _look(pairs: Pairs, target: Target, level: float) -> Look:

@@ -10,9 +10,15 @@ from ..errors import BitsectError
 from .cost import Cost
 
 # Unit → (field of Cost that it limits, size of the unit there). Megabytes are decimal, as the paper's.
-LATENCY_UNITS = {"x": ("latency_ratio", "1"), "ms": ("latency_ms", "1"), "us": ("latency_ms", "0.001")}
+LATENCY_UNITS = {
+    "x": ("latency_ratio", "1"),
+    "%": ("latency_ratio", "0.01"),
+    "ms": ("latency_ms", "1"),
+    "us": ("latency_ms", "0.001"),
+}
 SIZE_UNITS = {
     "x": ("size_ratio", "1"),
+    "%": ("size_ratio", "0.01"),
     "B": ("size_bytes", "1"),
     "kB": ("size_bytes", "1e3"),
     "MB": ("size_bytes", "1e6"),
@@ -64,17 +70,20 @@ class Budget:
         return max(shares, default=-1.0)
 
     def __str__(self) -> str:
+        size, unit = (self.size_bytes or 0.0), "B"
+        while size >= 1000 and unit != "GB":
+            size, unit = size / 1000, {"B": "kB", "kB": "MB", "MB": "GB"}[unit]
         limits = (
             (self.latency_ms, "ms"),
             (self.latency_ratio, "x latency"),
-            (self.size_bytes and self.size_bytes / 1e6, "MB"),
+            (size, unit),
             (self.size_ratio, "x size"),
         )
         return ", ".join(f"{limit:g}{unit}" for limit, unit in limits if limit) or "no budget"
 
 
 def _limit(text: str, units: dict[str, tuple[str, str]], what: str, examples: str) -> tuple[str, float]:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*", text, re.ASCII)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]+|%)\s*", text, re.ASCII)
     # Nobody means millibytes: 12mb is 12 megabytes.
     field = (
         {unit.lower(): meaning for unit, meaning in units.items()}.get(match[2].lower()) if match else None

@@ -71,7 +71,11 @@ class Goal:
     )
 
     evaluations: int = option(
-        "Plans that the frontier search may judge.", GOAL, default=16, type=int, least=3
+        "Plans that the frontier search may judge, besides those in one format.",
+        GOAL,
+        default=16,
+        type=int,
+        least=3,
     )
     guide: str = option(
         "What the search goes by: the labels, or what the float network's own probabilities expect",

@@ -142,10 +142,15 @@ class Standing:
 
     def row(self) -> dict[str, Any]:
         flat: dict[str, Any] = {**asdict(self.setup), "draws": self.draws, "met": self.met}
-        for name, spread in self.figures.items():
-            flat |= {name: spread.mean, f"{name}_sd": spread.deviation}
-        for name, each in self.differences.items():
-            flat |= {f"{name}_diff": each.mean, f"{name}_low": each.low, f"{name}_high": each.high}
+        for name in FIGURES:  # seconds too, which are not known of what was continued
+            spread = self.figures.get(name)
+            if spread is not None or name == "seconds":
+                flat |= {name: spread and spread.mean, f"{name}_sd": spread and spread.deviation}
+        for name in FIGURES if self.differences else ():
+            each = self.differences.get(name)
+            if each is not None or name == "seconds":
+                figures = (None, None, None) if each is None else (each.mean, each.low, each.high)
+                flat |= dict(zip((f"{name}_diff", f"{name}_low", f"{name}_high"), figures, strict=True))
         return flat
 
 

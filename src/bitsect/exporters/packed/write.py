@@ -57,8 +57,11 @@ def write_packed(
         "digest": digest(tensors),
     }
     try:
+        path.touch()  # with the rights of other files, where the library's are for its writer alone
+        rights = path.stat().st_mode
         # One entry alone: the library writes several in an order that changes from run to run.
         save_file(tensors, path, {KEY: json.dumps(about, sort_keys=True, ensure_ascii=False)})
+        path.chmod(rights)
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error.strerror or error}") from error
     return Written(path, None, path.stat().st_size)

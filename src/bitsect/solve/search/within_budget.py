@@ -26,10 +26,18 @@ CANDIDATES = 12  # plans judged at most, besides those that were asked about bef
 Excess = Callable[[Plan], float]  # how far a plan is over the budget; 0 or less fits
 
 
+class NothingFitsError(TargetError):
+    """No plan is within the budget; `plan` is the nearest."""
+
+    def __init__(self, plan: Plan, excess: float) -> None:
+        super().__init__(f"no plan fits the budget: the nearest ({counts_of(plan)}) is {excess:.1%} over it")
+        self.plan = plan
+
+
 def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) -> Found:
     """The most accurate plan judged that fits, the cheapest of equals.
 
-    Where none fits, a TargetError names the nearest. Plans that were `asked`
+    Where none fits, NothingFitsError holds the nearest. Plans that were `asked`
     about before and fit are judged to the end too.
     """
     trials = Trials(problem)
@@ -39,7 +47,7 @@ def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) 
     candidates = _predicted(problem, excess) or _spread(_fitting(problem, excess))
     candidates += [plan for plan in asked if plan not in candidates and excess(plan) <= 0]
     best = max(candidates, key=lambda plan: (trials.complete(plan).exact, -excess(plan)))
-    step = f"{_counts(best)}: the most accurate within the budget, of {len(candidates)} judged"
+    step = f"{counts_of(best)}: the most accurate within the budget, of {len(candidates)} judged"
     if problem.damage is not None:
         damage = {plan: problem.damage(problem.on_ladders(plan)) for plan in candidates}
         enough = trials.complete(best).accuracy - _standard_error(trials.complete(best))
@@ -47,7 +55,7 @@ def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) 
             enough = max(enough, float(problem.threshold))
         alike = [plan for plan in candidates if trials.complete(plan).accuracy >= enough]
         best = min(alike, key=lambda plan: (damage[plan], excess(plan)))
-        step = f"{_counts(best)}: the least predicted damage within the budget, of {len(candidates)} judged"
+        step = f"{counts_of(best)}: the least predicted damage within the budget, of {len(candidates)} judged"
     trials.steps.append(step)
     return trials.found(best)
 
@@ -112,10 +120,7 @@ def _nearest(problem: Problem, excess: Excess) -> Plan:
     for name, ladder in problem.ladders.items():
         plan = min((plan.replace([name], format) for format in ladder), key=excess)
     if excess(plan) > 0:
-        raise TargetError(
-            f"no plan fits the budget: the nearest ({_counts(plan)}) is {excess(plan):.1%} over it; "
-            "allow lower formats or raise the budget"
-        )
+        raise NothingFitsError(plan, excess(plan))
     return plan
 
 
@@ -125,5 +130,5 @@ def _spread(plans: list[Plan]) -> list[Plan]:
     return [plans[i * (len(plans) - 1) // max(1, count - 1)] for i in range(count)]
 
 
-def _counts(plan: Plan) -> str:
+def counts_of(plan: Plan) -> str:
     return ", ".join(f"{count} {name}" for name, count in plan.counts.items() if count)
