@@ -389,4 +389,4 @@ def test_a_plan_that_was_edited_is_said(run: Path, tmp_path: Path, made: Result)
     plan["layers"] = dict.fromkeys(made.plan, "float")
     (run / "plan.json").write_text(json.dumps(plan))
     delivery = export(run, tmp_path / "model.onnx", draw=4)
-    assert "is not the plan that its last search found: it was edited" in delivery.notes[0]
+    assert "is not the plan that its search found: it was edited" in delivery.notes[0]

@@ -70,15 +70,17 @@ def export(
             )
         known = known or {}
         target = known.get("target") if known.get("judge") is None else None
-        verdict = (known.get("promise") or {}).get("verdict")
+        edited = bool(known) and known.get("plan_key") != chosen.key
+        verdict = None if edited else (known.get("promise") or {}).get("verdict")
         vouched = is_vouched_by_others(verdict, opened)
         samples = tested_on(opened) if data is None else None
         samples = opened.load(samples or (opened.samples if data is None else data), draw=draw)
         held_to = None if target is None else Target.parse(target)
         delivery = deliver(opened, chosen, request, held_to, samples, vouched=vouched)
     remarks = []
-    if own and known.get("plan_key") != chosen.key:
-        remarks.append(f"plan.json of {run} is not the plan that its last search found: it was edited")
+    if edited:
+        named = "plan.json" if own else f"plans/{plan}.json"
+        remarks.append(f"{named} of {run} is not the plan that its search found: it was edited")
     if vouched and str(verdict).startswith(ONLY_EXPECTED):
         remarks.append(f"the target of {target} is expected to be kept, but its samples cannot prove it")
     elif vouched:
