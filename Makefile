@@ -12,6 +12,8 @@ export OMP_WAIT_POLICY ?= passive
 
 # The three networks that the package ships, to 99 % of their accuracy with 95 % confidence, by bits; then one of
 # them for ONNX Runtime on this machine, as a file that is proven to be the model that was judged.
+# On networks this small two threads wait for each other more than they help.
+demo: export OMP_NUM_THREADS ?= 1
 demo: .venv/.demo
 	@for network in resnet mobilenet transformer; do \
 		echo; echo "── zoo:fashion-$$network ──"; \
