@@ -78,9 +78,8 @@ def _show(found: Blame) -> None:
     from .tables import table_of
 
     whole = found.damage
-    layers = ", ".join(f"{count} {name}" for name, count in found.plan.counts.items() if count)
     stdout.print(
-        f"A plan of {layers} layers. Accuracy {found.float_accuracy:.2%} → {found.accuracy:.2%} "
+        f"A plan of {found.plan.counted} layers. Accuracy {found.float_accuracy:.2%} → {found.accuracy:.2%} "
         f"on {found.samples:,} samples, damage {whole.mean:.3g} ± {whole.error:.1g}. "
         "With one layer back in float, or only its weights or activations, so many per cent of it go:\n",
         soft_wrap=True,

@@ -141,8 +141,7 @@ def _show(result: Result, json: bool) -> None:
         return print_json(result.to_json())
     where, timed = destination_named(result.goal.destination), result.rows[0].cost.latency_ms is not None
     other = " (--for says where it will run)" if where.name == DEFAULT else ""
-    about = "latencies are those of a table" if other and timed else where.about
-    stdout.print(f"For {where.name}: {about}{other}.", markup=False)
+    stdout.print(f"For {where.name}: {where.in_words(by_table=timed)}{other}.", markup=False)
     formats = list(dict.fromkeys(format.name for row in result.rows[1:] for format in row.plan.values()))
     tested = ["held out"] if result.promise is not None else []
     tested += ["on test"] if result.test is not None else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..solve.confidence import ONLY_EXPECTED
 from ..values import Format, Plan, Settings, Target
 from ..values.destination import DESTINATIONS
 from .methods import noted_in
-from .plans import parse_format, plan_for
+from .plans import is_name, parse_format, plan_for
 from .promise import is_vouched_by_others
 from .rows import tested_on
 
@@ -100,5 +99,4 @@ def _answered(run: Run, plan: Any) -> dict[str, Any] | None:
     """
     if plan is None:
         return run.folder.read_json("result.json")
-    named = isinstance(plan, str) and not Path(plan).exists() and re.fullmatch(r"[\w.-]+", plan)
-    return run.folder.read_json(f"results/{plan}.json") if named else None
+    return run.folder.read_json(f"results/{plan}.json") if is_name(plan) else None

@@ -30,9 +30,8 @@ NO_LABELS = "no labels: accuracy is agreement with the float network's own answe
 
 def about_destination(destination: Destination, goal: Goal) -> str:
     """Where the model will run, said first: it decides all the rest."""
-    said = f"for {destination.name}: {destination.about}"
+    said = f"for {destination.name}: {destination.in_words(by_table=goal.latency is not None)}"
     if destination.name == DEFAULT:
-        said = "latencies are those of a table" if goal.latency is not None else said
         said += "; [destination=onnxruntime] finds the plan for where it will run"
     return said
 

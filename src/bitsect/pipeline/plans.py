@@ -54,12 +54,14 @@ def evaluated_plans(run: Run) -> dict[str, Plan]:
     return found
 
 
-def _named(run: Run, name: str) -> Plan | None:
-    """The plan that the run calls `name`: one of its answers, or the beginning of an evaluated plan's key.
+def is_name(plan: object) -> bool:
+    """Whether a run may know the plan by this; a file of that name comes first."""
+    return isinstance(plan, str) and not Path(plan).exists() and bool(re.fullmatch(r"[\w.-]+", plan))
 
-    A file of that name comes first.
-    """
-    if Path(name).exists() or not re.fullmatch(r"[\w.-]+", name):
+
+def _named(run: Run, name: str) -> Plan | None:
+    """The plan that the run calls `name`: one of its answers, or the beginning of an evaluated plan's key."""
+    if not is_name(name):
         return None
     answer = run.folder.inside(f"plans/{name}.json")
     if answer.exists():

@@ -105,7 +105,6 @@ class Result:
 
     def __repr__(self) -> str:
         """Three lines, however many layers there are."""
-        counts = ", ".join(f"{count} {name}" for name, count in self.plan.counts.items() if count)
         kept = "" if self.target is None else f", target {self.target} {self.verdict}"
         tested = "not tested on other samples"
         if self.test is not None:
@@ -115,7 +114,7 @@ class Result:
             before, after = (f"{self.promise.accuracy[row]:.2%}" for row in ("float", "plan"))
             where = " on held-out samples"
         return (
-            f"Result: {counts} layers, {self.size_ratio:.1%} of the size at 16 bits\n"
+            f"Result: {self.plan.counted} layers, {self.size_ratio:.1%} of the size at 16 bits\n"
             f"  accuracy{where} {before} → {after}{kept}\n"
             f"  {tested}"
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.text import Text
 
 from ..values.cost import megabytes
+from ..values.evaluation import accuracy_shown
 from ..values.format import FLOAT
 from .story import BAD, GOOD, OPEN, UNSURE, BlameStory, Row, Scored, Seen, Story
 
@@ -131,9 +132,7 @@ def _cells(label: str, cells: Iterable[str], style: str = "", last: str | None =
 
 
 def _accuracy(seen: Seen | None) -> str:
-    if seen is None:
-        return "–"
-    return f"{seen.accuracy:.4g}" if seen.samples == 1 else f"{seen.accuracy:.2%}"
+    return "–" if seen is None else accuracy_shown(seen.accuracy, seen.samples)
 
 
 def _interval(seen: Seen | None) -> str:

@@ -13,7 +13,7 @@ from .search import SEARCHES, Search
 from .search.frontier import frontier
 from .search.problem import Found, Problem
 from .search.uniform import or_cheaper_uniform
-from .search.within_budget import NothingFitsError, counts_of, within_budget
+from .search.within_budget import NothingFitsError, within_budget
 
 
 def threshold(target: Target | None, baseline: Evaluation) -> Fraction:
@@ -55,7 +55,7 @@ def solve(problem: Problem, goal: Goal, table: LatencyTable | None) -> Found:
         held = goal.objective == "latency" and table is not None and goal.max_size is not None
         other = ", let layers take formats that are not faster with [objective=size]," if held else ""
         raise TargetError(
-            f"budget {limits}: no plan fits; the nearest ({counts_of(error.plan)}) takes "
+            f"budget {limits}: no plan fits; the nearest ({error.plan.counted}) takes "
             f"{_words(spent(error.plan))}: allow lower formats{other} or raise the budget"
         ) from None
 

@@ -25,12 +25,16 @@ class Destination:
     """What follows from where a model will run; whatever a user asks for goes before it."""
 
     name: str
-    about: str  # after "for NAME: "
+    about: str
     placement: Placement
     formats: tuple[Format, ...] | None = (INT8, INT4)  # None: those of its latency table
     latency: str | None = None  # a source of latency tables, or a file
     runtime: str | None = None  # in which its files run, and are timed on this machine
     form: str | None = None  # in which its files are written; None where there are none
+
+    def in_words(self, *, by_table: bool) -> str:
+        """What is known of it, after "for NAME: "; `by_table`: latencies of a table were asked for."""
+        return "latencies are those of a table" if by_table and self.name == DEFAULT else self.about
 
     def complete_goal(self, goal: Goal) -> Goal:
         """`goal` with what follows from the destination where nothing else was asked for."""

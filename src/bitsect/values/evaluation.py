@@ -24,12 +24,7 @@ class Evaluation:
 
     @property
     def shown(self) -> str:
-        """The accuracy in per cent; a score of all samples together may have another scale, and stays.
-
-        >>> Evaluation(93, 100, 100).shown, Evaluation(27.31, 1, 1).shown
-        ('93.00%', '27.31')
-        """
-        return f"{self.accuracy:.4g}" if self.total == 1 else f"{self.accuracy:.2%}"
+        return accuracy_shown(self.accuracy, self.total)
 
     @property
     def exact(self) -> Fraction:
@@ -54,3 +49,12 @@ class Evaluation:
         if have >= needed:
             return True
         return False if have + (self.total - self.seen) < needed else None
+
+
+def accuracy_shown(accuracy: float, samples: int) -> str:
+    """In per cent; a score of all samples together, held as one sample, may have another scale, and stays.
+
+    >>> accuracy_shown(0.93, 100), accuracy_shown(27.31, 1)
+    ('93.00%', '27.31')
+    """
+    return f"{accuracy:.4g}" if samples == 1 else f"{accuracy:.2%}"

@@ -54,6 +54,11 @@ class Plan(Mapping[str, Format]):
         return {"float": 0, **Counter(format.name for format in self.formats.values())}
 
     @property
+    def counted(self) -> str:
+        """The counts in words, as `1 float, 2 int8`."""
+        return ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
+
+    @property
     def key(self) -> str:
         """A short name that equal plans share: what evaluated plans are remembered by."""
         text = "\n".join(f"{name}\t{format.name}" for name, format in self.formats.items())

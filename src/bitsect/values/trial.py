@@ -98,6 +98,7 @@ FIGURES = (
     "accuracy",
     "test_accuracy",
 )
+DIFFERENCE = {"diff": "mean", "low": "low", "high": "high"}  # column → field of a Difference
 EVERY = "mean"  # stands for a target where figures are means over all targets of a draw
 
 
@@ -142,16 +143,19 @@ class Standing:
 
     def row(self) -> dict[str, Any]:
         flat: dict[str, Any] = {**asdict(self.setup), "draws": self.draws, "met": self.met}
-        for name in FIGURES:  # seconds too, which are not known of what was continued
+        # Seconds have their columns even where they are not known, as of what was continued.
+        for name in _with_seconds(self.figures):
             spread = self.figures.get(name)
-            if spread is not None or name == "seconds":
-                flat |= {name: spread and spread.mean, f"{name}_sd": spread and spread.deviation}
-        for name in FIGURES if self.differences else ():
+            flat |= {name: spread and spread.mean, f"{name}_sd": spread and spread.deviation}
+        for name in _with_seconds(self.differences):
             each = self.differences.get(name)
-            if each is not None or name == "seconds":
-                figures = (None, None, None) if each is None else (each.mean, each.low, each.high)
-                flat |= dict(zip((f"{name}_diff", f"{name}_low", f"{name}_high"), figures, strict=True))
+            flat |= {f"{name}_{part}": each and getattr(each, key) for part, key in DIFFERENCE.items()}
         return flat
+
+
+def _with_seconds(known: Mapping[str, object]) -> list[str]:
+    """The figures that are known, in their order, and seconds; none where nothing is."""
+    return [name for name in FIGURES if name in known or (known and name == "seconds")]
 
 
 @dataclass(frozen=True)

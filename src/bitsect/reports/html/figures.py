@@ -6,6 +6,7 @@ import html
 import math
 from typing import Any
 
+from ...values.evaluation import accuracy_shown
 from ...values.format import Format, rank
 from ...values.shown import Histogram, Interaction, LayerValues, short
 from ..order import seriated
@@ -251,12 +252,9 @@ def _short_name(names: tuple[str, ...]) -> str:
 
 def _hover(point: Any, cost: str, curve: CurveStory) -> str:
     """What is said of a plan, a fact per line."""
-    of = (
-        f"{point.accuracy:.4g}"
-        if point.samples == 1
-        else f"{point.accuracy:.2%} on {point.samples:,} samples"
-    )
-    lines = [f"<b>{clean(point.label)}</b>", f"accuracy {of}"]
+    on = "" if point.samples == 1 else f" on {point.samples:,} samples"
+    accuracy = accuracy_shown(point.accuracy, point.samples)
+    lines = [f"<b>{clean(point.label)}</b>", f"accuracy {accuracy}{on}"]
     if not point.complete:
         lines[-1] += ", then given up"
     lines.append(f"size {point.size_ratio:.1%}")

@@ -30,12 +30,12 @@ class NothingFitsError(TargetError):
     """No plan is within the budget; `plan` is the nearest."""
 
     def __init__(self, plan: Plan, excess: float) -> None:
-        super().__init__(f"no plan fits the budget: the nearest ({counts_of(plan)}) is {excess:.1%} over it")
+        super().__init__(f"no plan fits the budget: the nearest ({plan.counted}) is {excess:.1%} over it")
         self.plan = plan
 
 
 def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) -> Found:
-    """The most accurate plan judged that fits, the cheapest of equals.
+    """The most accurate plan judged that fits, the cheapest of equals; by damage where that is predicted.
 
     Where none fits, NothingFitsError holds the nearest. Plans that were `asked`
     about before and fit are judged to the end too.
@@ -47,7 +47,7 @@ def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) 
     candidates = _predicted(problem, excess) or _spread(_fitting(problem, excess))
     candidates += [plan for plan in asked if plan not in candidates and excess(plan) <= 0]
     best = max(candidates, key=lambda plan: (trials.complete(plan).exact, -excess(plan)))
-    step = f"{counts_of(best)}: the most accurate within the budget, of {len(candidates)} judged"
+    step = f"{best.counted}: the most accurate within the budget, of {len(candidates)} judged"
     if problem.damage is not None:
         damage = {plan: problem.damage(problem.on_ladders(plan)) for plan in candidates}
         enough = trials.complete(best).accuracy - _standard_error(trials.complete(best))
@@ -55,7 +55,7 @@ def within_budget(problem: Problem, excess: Excess, asked: Iterable[Plan] = ()) 
             enough = max(enough, float(problem.threshold))
         alike = [plan for plan in candidates if trials.complete(plan).accuracy >= enough]
         best = min(alike, key=lambda plan: (damage[plan], excess(plan)))
-        step = f"{counts_of(best)}: the least predicted damage within the budget, of {len(candidates)} judged"
+        step = f"{best.counted}: the least predicted damage within the budget, of {len(candidates)} judged"
     trials.steps.append(step)
     return trials.found(best)
 
@@ -128,7 +128,3 @@ def _spread(plans: list[Plan]) -> list[Plan]:
     """At most CANDIDATES of `plans`, evenly, both ends included."""
     count = min(CANDIDATES, len(plans))
     return [plans[i * (len(plans) - 1) // max(1, count - 1)] for i in range(count)]
-
-
-def counts_of(plan: Plan) -> str:
-    return ", ".join(f"{count} {name}" for name, count in plan.counts.items() if count)
