@@ -1,4 +1,4 @@
-"""Frontier: along the plans of least predicted damage, then around the one that is found."""
+"""Frontier: among the plans of least predicted damage, and around the one that is found."""
 
 from __future__ import annotations
 
@@ -7,29 +7,26 @@ import math
 import numpy as np
 
 from ...values import Plan
+from .limit import Limit
 from .problem import Found, Problem, Trials
-from .trail import Numbers, Point, Trails, Whole, thinned
+from .trail import Numbers, Trails, Whole, thinned
 
 EVALUATIONS = 16  # plans asked about at most
-FINE = 0.002  # of all that can be saved: plans closer than this are not told apart by bisection
-SPREAD = 0.3  # standard deviation of log(real damage / predicted damage) between similar plans
-LEAST = 1e-300  # a damage of nothing has a logarithm too
 WORTH = 0.02  # plans less likely to pass than this are not asked about: they would pass by luck
 CULPRIT = 1.3  # what a failure multiplies the damage of the layers by that it moved
 
 
 def frontier(problem: Problem, evaluations: int = EVALUATIONS) -> Found:
-    """The cheapest plan that passed, of 16 asked about: bisection along a trail, then repairs.
+    """The cheapest plan that passed, of 16 asked about: always the one that promises the most saving.
 
-    The trail leads from every layer at its highest to the cheapest plan, always by the move with the
-    least predicted damage per cost saved; before a plan on it is asked about, moves are exchanged
-    while that lowers its damage at no more cost. Once a plan has passed and one has failed, the
-    next is where the measured accuracies, as a line over log(damage), cross the threshold.
-
-    What is left of the evaluations goes to plans that are one or two moves away from the cheapest that
-    passed, or from a failure that came near, and cheaper: those for which P(passes) · saving is the
-    most. P falls with the predicted damage, about the damage that best parts what passed from what
-    failed; a failure raises the predicted damage of the layers that it moved.
+    First all layers are asked about in one format, from the lowest up to one that passes. Every other
+    plan is the one for which P(passes) · saving is the most, of two kinds. The trail leads from every
+    layer at its highest to the cheapest plan, always by the move with the least predicted damage per
+    cost saved; before a plan on it is asked about, moves are exchanged while that lowers its damage at
+    no more cost. The other plans are one or two moves away from the cheapest that passed, or from a
+    failure that came near. P falls with the predicted damage, about the limit that is likely after
+    what passed and failed so far (see `Limit`); a failure raises the predicted damage of the layers
+    that it moved.
 
     Accuracy on a few hundred samples is noisy, and of 16 plans some pass by luck: the plan that is
     returned has passed, and plans of its damage did so more often than not.
@@ -47,12 +44,17 @@ class Frontier:
         self._asked: dict[Plan, Whole] = {}  # and the start, which passes by definition
         self._lead: Whole | None = None  # the cheapest that passed
         self._price = math.inf  # of the lead
+        # They are shown beside the answer anyway, and are not counted.
+        self._uniform = [problem.uniform(format) for format in reversed(problem.formats)]
 
     def run(self) -> Found:
         trails, plan = self._trails, self.trials.start()
         self._lead = self._asked[plan] = trails.rungs(plan)
         self._price = trails.price(self._lead)
-        self._bisect(thinned(trails, trails.down(self._lead)))
+        self._trail = [trails.rungs(point.plan) for point in thinned(trails, trails.down(self._lead))]
+        for plan in self._uniform:
+            if self._ask(trails.rungs(plan)):
+                break
         while self._left() and self._improve():
             pass
         best = self.best
@@ -84,7 +86,7 @@ class Frontier:
     # Asking
 
     def _left(self) -> bool:
-        return len(self.trials.evaluated) < self.evaluations
+        return len(self.trials.evaluated.keys() - {*self._uniform}) < self.evaluations
 
     def _ask(self, at: Whole) -> bool:
         """Whether the plan passes; if so and it is cheaper, it takes the lead."""
@@ -96,56 +98,49 @@ class Frontier:
             self._lead, self._price = at, price
         return passed
 
-    def _accuracy(self, at: Whole) -> float | None:
-        evaluation = self.trials.evaluated.get(self._trails.plan(at))
-        return None if evaluation is None else evaluation.accuracy
+    def _accuracy(self, plan: Plan) -> float:
+        """As far as it was judged; that of the start is known from before, if it is the float network."""
+        known = self.trials.evaluated.get(plan) or self.problem.judge(plan, None)
+        return known.accuracy
 
-    # Along the trail
-
-    def _bisect(self, points: list[Point]) -> None:
-        """Ask along the trail until the last that passes is known, or the costs hardly differ."""
-        trails = self._trails
-        plans = [trails.rungs(point.plan) for point in points]
-        fine = FINE * (points[0].cost - points[-1].cost)
-        passed, failed = 0, len(points)
-        while failed - passed > 1 and self._left():
-            if failed < len(points) and points[passed + 1].cost - points[failed].cost < fine:
-                return
-            middle = self._crossing(points, plans, passed, failed)
-            plans[middle] = trails.polished(plans[middle])
-            if self._ask(plans[middle]):
-                passed = middle
-            else:
-                failed = middle
-
-    def _crossing(self, points: list[Point], plans: list[Whole], passed: int, failed: int) -> int:
-        """Where the accuracy is expected to cross the threshold, well inside the two; else the middle."""
-        middle = (passed + failed) // 2
-        above = self._accuracy(plans[passed])
-        below = self._accuracy(plans[failed]) if failed < len(plans) else None
-        threshold = float(self.problem.threshold)
-        low, high = points[passed].damage, points[min(failed, len(points) - 1)].damage
-        if above is None or below is None or not below < threshold <= above or not 0 < low < high:
-            return middle
-        share = (above - threshold) / (above - below)
-        damage = low * (high / low) ** share
-        reached = sum(point.damage <= damage for point in points) - 1
-        margin = (failed - passed) // 8 + 1
-        return min(max(reached, passed + margin), failed - margin) if failed - passed > 2 else middle
-
-    # Around the lead
+    # What to ask next
 
     def _improve(self) -> bool:
         """Ask about the plan from which the most saving is to be expected; False where there is none."""
-        found = [self._most_promising(base) for base in self._bases()]
+        if len(self._trail) == 1:  # there is nothing to choose
+            return False
+        self._limit = self._learnt()
+        found = [self._on_the_trail(), *(self._around(base) for base in self._bases())]
         _, base, trial = max(found, key=lambda candidate: candidate[0])
         if trial is None:
             return False
-        passed = self._ask(trial)
-        if not passed:
+        if not self._ask(trial):
             for layer in np.flatnonzero(trial != base):
                 self._trails.correct(int(layer), int(trial[layer]), CULPRIT)
         return True
+
+    def _learnt(self) -> Limit:
+        """What the plans asked about so far say of the limit."""
+        start = self._trails.rungs(self.problem.start)
+        before, none = self._accuracy(self.problem.start), self._trails.predicted(start)
+        allowed = before - float(self.problem.threshold)
+        asked = {plan: at for plan, at in self._asked.items() if plan != self.problem.start}
+        damage = [self._trails.predicted(at) - none for at in asked.values()]
+        lost = [(before - self._accuracy(plan)) / allowed if allowed > 0 else 0.0 for plan in asked]
+        return Limit.learnt(damage, [self._passed(plan) for plan in asked], lost)
+
+    def _on_the_trail(self) -> tuple[float, Whole, Whole | None]:
+        """The plan of the trail, bettered by exchanges, from which most is to be expected."""
+        trails, trail = self._trails, self._trail
+        saved = self._price - np.array([trails.price(at) for at in trail])
+        worth = self._worth(np.array([trails.predicted(at) for at in trail]), saved)
+        while worth.max(initial=0.0) > 0:
+            place = int(worth.argmax())
+            trial = trails.polished(trail[place])
+            if trails.price(trial) < self._price and trails.plan(trial) not in self.trials.evaluated:
+                return float(worth[place]), trial, trial
+            worth[place] = 0.0
+        return 0.0, trail[0], None
 
     def _bases(self) -> list[Whole]:
         """The lead; and of those that are cheaper and failed, the one that came nearest."""
@@ -154,7 +149,7 @@ class Frontier:
         nearest = sorted(failed, key=lambda plan: self.trials.evaluated[plan].accuracy)[-1:]
         return [self._lead, *(self._asked[plan] for plan in nearest)]
 
-    def _most_promising(self, base: Whole) -> tuple[float, Whole, Whole | None]:
+    def _around(self, base: Whole) -> tuple[float, Whole, Whole | None]:
         """The plan one or two moves from `base`, cheaper than the lead, from which most is to be expected."""
         trails = self._trails
         moves, room = trails.moves(base), self._price - trails.price(base)
@@ -177,22 +172,8 @@ class Frontier:
 
     def _worth(self, damage: Numbers, saved: Numbers) -> Numbers:
         """P(passes) · saved, for plans of this predicted damage."""
-        chance = self._chance(damage)
+        chance = self._limit.chance(damage - self._trails.predicted(self._trail[0]))
         return np.where((saved > 0) & (chance >= WORTH), saved * chance, 0.0)
-
-    def _chance(self, damage: Numbers) -> Numbers:
-        """P that a plan of this predicted damage passes."""
-        return np.asarray(np.exp(_log_chance(self._limit() - np.log(np.maximum(damage, LEAST)))))
-
-    def _limit(self) -> float:
-        """The logarithm of the damage at which plans begin to fail: the mean over what is likely by now."""
-        seen = np.log([max(self._trails.predicted(at), LEAST) for at in self._asked.values()])
-        passed = np.array([self._passed(plan) for plan in self._asked])
-        if passed.all():
-            return math.inf
-        limits = np.concatenate([seen - SPREAD, seen, seen + SPREAD])
-        likely = _log_chance((limits[:, None] - seen) * np.where(passed, 1, -1)).sum(axis=1)
-        return float(np.average(limits, weights=np.exp(likely - likely.max())))
 
     def _passed(self, plan: Plan) -> bool:
         known = self.trials.evaluated.get(plan)
@@ -207,8 +188,3 @@ class Frontier:
             }
             taken = sum(rung[name] >= place for name, place in down.items())
             self.trials.note(format, taken, sum(rung[name] >= place - 1 for name, place in down.items()))
-
-
-def _log_chance(margin: Numbers) -> Numbers:
-    """The logarithm of P that a plan passes whose log-damage is `margin` below the limit (logistic)."""
-    return np.asarray(-np.logaddexp(0.0, -1.7 * margin / SPREAD))
