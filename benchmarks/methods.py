@@ -37,16 +37,12 @@ class Network:
 
 
 PIXELS = {"std": (128.0,), "scale": 1.0}
-# Where all pairs would take hours, they are estimated; and a bare comparison has a quarter of the samples,
-# since it holds none out.
-LARGE = {"pairs": "linear", "draw": 256}
+LARGE = {"pairs": "linear"}  # where all pairs would take hours, they are estimated
 NETWORKS = {
     "resnet20": Network(
         "models/resnet20-cifar10.pt2",
         "data/cifar10-calibration.npz",
         "data/cifar10-test.npz",
-        {},
-        {"draw": 1024},
     ),
     "efficientnet-lite0": Network(
         "models/efficientnet-lite0-imagenet.pt2",
@@ -67,7 +63,7 @@ NETWORKS = {
         "data/sst2-calibration.tsv",
         "data/sst2-test.tsv",
         {"draw": 4096},
-        {"pairs": "linear", "draw": 1024},
+        LARGE,
     ),
     **{
         f"fashion-{name}": Network(f"zoo:fashion-{name}", "zoo:fashion-calibration", "zoo:fashion-test")
@@ -76,6 +72,8 @@ NETWORKS = {
 }
 
 BARE = {"confidence": "none", "hold_out": True}  # on the samples that a promise would leave for the search
+# Every variant is given the same samples: with a promise some are held out to prove it, without one all are
+# searched on, but for those of `BARE`, whose measurements are shared with `bitsect`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "bitsect": {"method": "bitsect"},
     "paper": {"method": "paper"},
@@ -83,6 +81,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper, hessian": {"method": "paper", "metric": "hessian"},
     "paper, progressive": {"method": "paper", "search": "progressive"},
     "paper, hessian, progressive": {"method": "paper", "metric": "hessian", "search": "progressive"},
+    "bitsect, bare": {"method": "bitsect", "confidence": "none", "hold_out": False},
     # Searches and metrics beside each other, without the promise, which hides their differences.
     "bitsect, no confidence": {"method": "bitsect", **BARE},
     "bitsect, 7 plans judged": {"method": "bitsect", "evaluations": 7, **BARE},
@@ -128,16 +127,16 @@ def path_of(spec: str, files: Path) -> str:
 
 def folder_of(network: str, options: dict[str, Any], draw: int) -> str:
     """Variants with the same settings share a run, and with it what was measured."""
-    own = [f"{key}-{options[key]}" for key in names_of(Settings) if key in options and key != "hold_out"]
+    promised = options.get("confidence", "95%" if options["method"] == "bitsect" else "none") != "none"
+    settings = {"hold_out": promised} | {key: options[key] for key in names_of(Settings) if key in options}
+    own = [f"{key}-{value}" for key, value in settings.items()]
     return "-".join([network, str(options["method"]), *own, str(draw)])
 
 
 def row_of(name: str, variant: str, draw: int, target: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One call of `quantize`, as a row."""
     network, options = NETWORKS[name], VARIANTS[variant]
-    own = dict(network.paper) if options["method"] == "paper" else {}
-    if "confidence" in options:
-        own.pop("draw", None)  # what is promised is proven on all the others
+    own = network.paper if options["method"] == "paper" else {}
     asked = {**network.options, **own, **options}
     started = time.process_time()
     result = bitsect.quantize(

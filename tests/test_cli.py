@@ -482,10 +482,11 @@ def test_fresh_removes_nothing_before_the_request_is_in_order(run: Path, call: C
 
 def test_a_run_imports_no_task_that_was_not_named_or_trusted(run: Path, desk: Path, call: Call) -> None:
     (desk / "evilmod.py").write_text("open('executed', 'w')\nfrom my_own import task as judge\n")
-    made = ("quantize", *MODEL, "--target", "90%", "--metric", "random", "--task", "my_own:task")
+    asked = ("--target", "90%", "--metric", "random", "--confidence", "none")
+    made = ("quantize", *MODEL, *asked, "--task", "my_own:task")
     assert call(*made, "--out", run / "own").code == 0
     edit_json(run / "own" / "run.json", task="evilmod:judge")
-    ask = ("search", run / "own", "--target", "90%", "--metric", "random")
+    ask = ("search", run / "own", *asked)
     said = call(*ask).error
     assert (
         "judged by evilmod:judge, which is code to import: pass --task evilmod:judge if it is yours" in said
@@ -659,7 +660,8 @@ def test_until_stable_says_how_many_samples_it_took(call: Call) -> None:
 def test_ones_own_metric_task_and_search_from_the_current_folder(call: Call) -> None:
     """In a process that knows nothing of the folder yet, and with parts that print."""
     ask = ("quantize", *MODEL, "--metric", "my_own:doubled", "--search", "my_own:search")
-    said = call(*ask, "--task", "my_own:task", "--target", "90%", "--test-data", "good.npz", "--json")
+    asked = ("--target", "90%", "--confidence", "none", "--test-data", "good.npz", "--json")
+    said = call(*ask, "--task", "my_own:task", *asked)
     assert said.json["scoring"]["metric"] == "my_own:doubled"
     assert said.json["test"]["target_met"] is True
     assert "a metric that talks" in said.err
@@ -759,6 +761,20 @@ def test_latency_columns_appear_with_a_table(run: Path, call: Call) -> None:
     ratio = call(*ask, "--budget", "0.8x", "--json").json
     assert ratio["plan"]["latency_ratio"] <= 0.8
     assert ratio["target"] is None
+
+
+def test_a_target_that_is_missed_ends_with_an_exit_code_and_keeps_everything(run: Path, call: Call) -> None:
+    """Within a budget that leaves no plan for the target: a script must not go on with this one."""
+    ask = ("search", run, *FEW, "--target", "100%", "--max-size", "0.13x", "--formats", "int2")
+    said = call(*ask)
+    assert said.code == 1
+    assert said.err.rstrip().endswith("Target 100% is not kept, so the exit code is 1")
+    assert "Target 100%: NOT kept on the calibration samples" in said.out
+    again = call(*ask, "--json")
+    assert again.code == 1
+    assert json.loads(again.out)["target_met"] is False
+    assert (run / "plan.json").exists()
+    assert call("search", run, *FEW, "--max-size", "0.13x", "--formats", "int2").code == 0  # no target
 
 
 def test_the_two_ends_and_the_largest_drop(run: Path, call: Call) -> None:

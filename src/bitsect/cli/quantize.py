@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -70,15 +71,17 @@ def quantize(
         with working(out):
             results = run_recipe(recipe, data, model=model, **options)
         if json:
-            return print_json({"results": [result.to_json() for result in results]})
-        for result in results:
-            _show(result, json)
-        return None
+            print_json({"results": [result.to_json() for result in results]})
+        else:
+            for result in results:
+                _show(result, json)
+        return _end(results)
     if model is None:
         raise typer.BadParameter("which network? Name one, or pass --recipe NAME", param_hint="MODEL")
     with working(run_of(model, out)):
         result = find(model, data, **options)
-    return _show(result, json)
+    _show(result, json)
+    return _end([result])
 
 
 @command
@@ -128,6 +131,17 @@ def search(
             progress=ShownProgress(),
         )
     _show(result, json)
+    _end([result])
+
+
+def _end(results: Sequence[Result]) -> None:
+    """Everything is kept and shown; but a script must not go on with a plan that misses its target."""
+    from .output import note
+
+    missed = [f"{result.target}" for result in results if result.target is not None and not result.target_met]
+    if missed:
+        note(f"Target {', '.join(missed)} is not kept, so the exit code is 1")
+        raise typer.Exit(1)
 
 
 def _show(result: Result, json: bool) -> None:
