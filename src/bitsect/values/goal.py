@@ -71,7 +71,7 @@ class Goal:
     )
 
     evaluations: int = option(
-        "Plans that the frontier search may judge, besides those in one format.",
+        "Plans that the frontier search may judge.",
         GOAL,
         default=16,
         type=int,

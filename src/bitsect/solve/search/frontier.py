@@ -44,16 +44,14 @@ class Frontier:
         self._asked: dict[Plan, Whole] = {}  # and the start, which passes by definition
         self._lead: Whole | None = None  # the cheapest that passed
         self._price = math.inf  # of the lead
-        # They are shown beside the answer anyway, and are not counted.
-        self._uniform = [problem.uniform(format) for format in reversed(problem.formats)]
 
     def run(self) -> Found:
         trails, plan = self._trails, self.trials.start()
         self._lead = self._asked[plan] = trails.rungs(plan)
         self._price = trails.price(self._lead)
         self._trail = [trails.rungs(point.plan) for point in thinned(trails, trails.down(self._lead))]
-        for plan in self._uniform:
-            if self._ask(trails.rungs(plan)):
+        for format in reversed(self.problem.formats):
+            if self._left() and self._ask(trails.rungs(self.problem.uniform(format))):
                 break
         while self._left() and self._improve():
             pass
@@ -86,7 +84,7 @@ class Frontier:
     # Asking
 
     def _left(self) -> bool:
-        return len(self.trials.evaluated.keys() - {*self._uniform}) < self.evaluations
+        return len(self.trials.evaluated) < self.evaluations
 
     def _ask(self, at: Whole) -> bool:
         """Whether the plan passes; if so and it is cheaper, it takes the lead."""
