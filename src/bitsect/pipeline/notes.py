@@ -36,10 +36,10 @@ def about_destination(destination: Destination, goal: Goal) -> str:
     return said
 
 
-def notes_on_samples(
-    run: Run, judge: Judge, float_network: Evaluation, target: Target | None
-) -> tuple[str, ...]:
+def notes_on_samples(run: Run, judge: Judge, float_network: Evaluation, goal: Goal) -> tuple[str, ...]:
     """What the float network's accuracy says of the samples: told at once, before the long work."""
+    # Where a plan is promised, others than these samples decide, and what they can prove is said of them.
+    target = goal.target if goal.confidence is None else None
     notes = (*_about_judge(run, judge), *_about_samples(run, judge.labels, float_network, target))
     for note in notes:
         run.progress.say(note)

@@ -91,7 +91,7 @@ def quantize(
         float_network = judge.float_network()
         needed = threshold(goal.target, float_network)
         guide = judge.guide(goal.guide)
-        early = notes_on_samples(run, judge, float_network, goal.target)
+        early = notes_on_samples(run, judge, float_network, goal)
         early += notes_on_promise(run, goal, held_out, float_network)
         early += notes_on_test(run, unseen)
         run.calibrate(allowed.all)  # ranges and fitted weights, kept in the run

@@ -74,6 +74,8 @@ class Frontier:
         passed = [known for known in asked if known[2]]
         if not passed:
             return None
+        # The start passes by definition, which says nothing about luck.
+        passed = [known for known in passed if known[3] != self.problem.start] or passed
 
         def parted(limit: float) -> int:
             return sum(1 if known[2] else -1 for known in asked if known[0] <= limit)
