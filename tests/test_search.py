@@ -505,7 +505,8 @@ def test_every_asked_plan_stays_on_its_ladders(name: str, data: st.DataObject, s
     )
     SEARCHES[name](task)
     for plan, _ in judge.calls:
-        assert all(format in allowed[layer] for layer, format in plan.items())
+        known = set(plan.values()) == {FLOAT}  # the float network was judged before any search
+        assert known or all(format in allowed[layer] for layer, format in plan.items())
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -26,7 +26,7 @@ from ..solve.confidence import (
     unproven,
 )
 from ..solve.costs import cost
-from ..solve.search.problem import Found, Problem
+from ..solve.search.problem import MISSES, Found, Problem
 from ..solve.search.trail import safer
 from ..sources.data import Samples
 from ..sources.data.copies import fresh
@@ -264,4 +264,6 @@ def follow(
             "samples: one of less predicted damage takes its place"
         )
     evaluation = judge(plan)
+    if promise is not None and promise.kept:  # others than the samples that were searched on decide
+        reason = reason.removesuffix(f"; {MISSES}")
     return Found(plan, evaluation, found.evaluated, evaluation.reaches(needed) is True, reason)

@@ -71,7 +71,7 @@ class Goal:
     )
 
     evaluations: int = option(
-        "Plans that the frontier search may judge.",
+        "Plans that the frontier search may judge; uniform plans and a budget may add a few.",
         GOAL,
         default=16,
         type=int,

@@ -13,6 +13,7 @@ from .trail import Numbers, Trails, Whole, thinned
 
 EVALUATIONS = 16  # plans asked about at most
 WORTH = 0.02  # plans less likely to pass than this are not asked about: they would pass by luck
+ALIKE = 0.995  # of its damage: a plan that saves no more than one that failed would fail like it
 CULPRIT = 1.3  # what a failure multiplies the damage of the layers by that it moved
 
 
@@ -98,11 +99,6 @@ class Frontier:
             self._lead, self._price = at, price
         return passed
 
-    def _accuracy(self, plan: Plan) -> float:
-        """As far as it was judged; that of the start is known from before, if it is the float network."""
-        known = self.trials.evaluated.get(plan) or self.problem.judge(plan, None)
-        return known.accuracy
-
     # What to ask next
 
     def _improve(self) -> bool:
@@ -115,19 +111,21 @@ class Frontier:
         if trial is None:
             return False
         if not self._ask(trial):
-            for layer in np.flatnonzero(trial != base):
+            for layer in np.flatnonzero(trial > base):  # those that went down
                 self._trails.correct(int(layer), int(trial[layer]), CULPRIT)
         return True
 
     def _learnt(self) -> Limit:
         """What the plans asked about so far say of the limit."""
-        start = self._trails.rungs(self.problem.start)
-        before, none = self._accuracy(self.problem.start), self._trails.predicted(start)
-        allowed = before - float(self.problem.threshold)
-        asked = {plan: at for plan, at in self._asked.items() if plan != self.problem.start}
-        damage = [self._trails.predicted(at) - none for at in asked.values()]
-        lost = [(before - self._accuracy(plan)) / allowed if allowed > 0 else 0.0 for plan in asked]
-        return Limit.learnt(damage, [self._passed(plan) for plan in asked], lost)
+        before = self.problem.judge(Plan.uniform(self.problem.layers), None)  # known before any search
+        allowed = before.accuracy - float(self.problem.threshold)
+        if before.total > 1:  # less than a sample cannot be lost
+            allowed = max(allowed, 1 / before.total)
+        asked = {plan: at for plan, at in self._asked.items() if plan in self.trials.evaluated}
+        damage = [self._trails.predicted(at) for at in asked.values()]
+        lost = [before.accuracy - self.trials.evaluated[plan].accuracy for plan in asked]
+        share = [each / allowed if allowed > 0 else 0.0 for each in lost]
+        return Limit.learnt(damage, [self._passed(plan) for plan in asked], share)
 
     def _on_the_trail(self) -> tuple[float, Whole, Whole | None]:
         """The plan of the trail, bettered by exchanges, from which most is to be expected."""
@@ -171,9 +169,14 @@ class Frontier:
         return 0.0, base, None
 
     def _worth(self, damage: Numbers, saved: Numbers) -> Numbers:
-        """P(passes) · saved, for plans of this predicted damage."""
-        chance = self._limit.chance(damage - self._trails.predicted(self._trail[0]))
-        return np.where((saved > 0) & (chance >= WORTH), saved * chance, 0.0)
+        """P(passes) · saved, for plans of this predicted damage; nothing where a better one has failed."""
+        chance = self._limit.chance(damage)
+        worth = np.where((saved > 0) & (chance >= WORTH), saved * chance, 0.0)
+        for plan, at in self._asked.items():
+            if not self._passed(plan):
+                saved_there, like = self._price - self._trails.price(at), ALIKE * self._trails.predicted(at)
+                worth[(saved <= saved_there) & (damage >= like)] = 0.0
+        return worth
 
     def _passed(self, plan: Plan) -> bool:
         known = self.trials.evaluated.get(plan)
@@ -187,4 +190,7 @@ class Frontier:
                 n: ladder.index(format) for n, ladder in self.problem.ladders.items() if format in ladder[1:]
             }
             taken = sum(rung[name] >= place for name, place in down.items())
+            if not taken and any(format in plan.values() and self._passed(plan) for plan in self._asked):
+                self.trials.steps.append(f"no layer took {format}: plans with it passed by luck alone")
+                continue
             self.trials.note(format, taken, sum(rung[name] >= place - 1 for name, place in down.items()))

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 Numbers = NDArray[np.float64]
 
 LEAST = 1e-300  # a damage of nothing has a logarithm too
+NOTHING = 1e-6  # as a share of the largest damage
 SPREADS = np.array([0.15, 0.3, 0.6])  # of log(damage) between plans that just pass and just fail
 CURVED = 0.4  # how far the logarithm of what is lost may be off, as a share of how far it is from the limit
 REACH, STEPS = 3.0, 241  # how far beyond what is likely limits are thought of, and how many of them
@@ -32,8 +33,10 @@ class Limit:
     @classmethod
     def learnt(cls, damage: ArrayLike, passed: ArrayLike, lost: ArrayLike) -> Limit:
         """From the damage of plans, whether each passed, and what it lost over what was allowed."""
-        seen = np.log(np.maximum(np.asarray(damage, dtype=np.float64), LEAST))
-        sign, share = np.where(passed, 1.0, -1.0), np.asarray(lost, dtype=np.float64)
+        known = np.array([damage, passed, lost], dtype=np.float64)
+        told = known[0] > NOTHING * known[0].max()  # plans that do next to no damage say nothing of a limit
+        does, passes, share = known[:, told] if told.any() else known
+        seen, sign = np.log(np.maximum(does, LEAST)), np.where(passes > 0, 1.0, -1.0)
         far = np.log(np.where(share > 0, share, 1.0))
         likely = np.concatenate([seen, seen - far])
         limits = np.linspace(likely.min() - REACH, likely.max() + REACH, STEPS)

@@ -12,6 +12,7 @@ from ...errors import BitsectError, PlanError, TargetError
 from ...values import FLOAT, Costs, Damage, Evaluation, Format, Layer, Plan
 from ...values.format import high_to_low, rank
 
+MISSES = "this plan misses the target"
 NAMED = 5  # layers that an error names before it counts the rest
 
 
@@ -175,7 +176,7 @@ class Trials:
         met = evaluation.reaches(self.problem.threshold) is True
         steps = self.steps or ["nothing to search: no layer may take a lower format"]
         if not met:
-            steps = [*steps, "this plan misses the target"]
+            steps = [*steps, MISSES]
         return Found(plan, evaluation, tuple(self.evaluated.items()), met, "; ".join(steps))
 
 
