@@ -1,11 +1,11 @@
-"""The least that any search could find: plans of least predicted damage, chosen by the test samples.
+"""About the least that a search could find: plans of least predicted damage, chosen by the test samples.
 
     python benchmarks/floor.py RUN --test-data FILE --targets 99% 99.9%
 
 RUN is the folder of a run of the method `bitsect`. Plans along its trail, bettered by exchanges, are judged
 on the test samples, and for every target the cheapest that keeps it there is named. No search may look
-at these samples, and of many plans some keep a target by luck: an honest answer with the same quantiser
-costs at least as much, but for chance.
+at these samples, and of many plans some keep a target by luck: what is named is an estimate of the least
+that an honest answer with the same quantiser costs.
 """
 
 from __future__ import annotations
