@@ -38,6 +38,7 @@ def with_options(**groups: type[Any]) -> Callable[[Callable[..., R]], Callable[.
             return function(*args, **keywords)
 
         vars(call)["__signature__"] = _signature(function, groups)
+        vars(call)["option_groups"] = groups  # The stub of the package declares them.
         call.__doc__ = _documented(function, groups)
         return call
 

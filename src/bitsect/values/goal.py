@@ -24,7 +24,7 @@ class Goal:
     ('99.9%', ['int8'])
     """
 
-    target: Any = option("Share of the float accuracy to keep, as 99.9%.", GOAL, default=None, python=True)
+    target: Any = option("Share of the float accuracy to keep, as 99.9%.", GOAL, default=None, python="Target | str | float | None")
     max_drop: float | None = option("Or: percentage points that may be lost.", GOAL, default=None, type=float)
     destination: Any = option(
         "Where it will run: onnxruntime or openvino (timed on this machine), a100, bits, portable, or the "
@@ -32,14 +32,14 @@ class Goal:
         GOAL,
         default=None,
         also="for",
-        python=True,
+        python="str | Path | None",
     )
     latency: Any = option(
         "Latency table: a100 (fitted to the paper's totals), onnxruntime or openvino (timed here) or "
         "FILE.json; default: the destination's.",
         GOAL,
         default=None,
-        python=True,
+        python="LatencyTable | str | Path | None",
     )
     runtime_threads: int = option(
         "Threads that the model will run in, where it is timed.", GOAL, default=1, type=int, least=1
@@ -53,7 +53,7 @@ class Goal:
         "Formats to choose from, besides float, if not the destination's.",
         GOAL,
         default=(INT8, INT4),
-        python=True,
+        python="str | Format | Sequence[str | Format]",
     )
     keep: Sequence[str] = option(
         "PATTERN=FORMAT[,FORMAT…] limits layers to formats; PATTERN is a name, a glob, first, last or "
@@ -88,7 +88,7 @@ class Goal:
         "as 95%.",
         GOAL,
         default=None,
-        python=True,
+        python="str | float | None",
     )
 
     def __post_init__(self) -> None:

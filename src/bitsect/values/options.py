@@ -30,7 +30,8 @@ class Help:
     own: bool = False  # whether package.module:function may be named instead
     least: float | None = None  # the smallest number allowed
     also: str | None = None  # another name of the option on the command line
-    python: bool = False  # whether Python takes more than the command line: objects, functions
+    # What Python takes beside text, as a type: objects, functions. The stub of the package declares it.
+    python: str | None = None
 
     def names(self) -> tuple[str, ...]:
         """The names to choose from; their table is imported only when somebody asks."""

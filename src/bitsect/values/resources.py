@@ -28,7 +28,7 @@ class Resources:
         "Memory that may be used, as 8GB; default: three quarters of what is free.",
         MACHINE,
         default=None,
-        python=True,
+        python="str | int | None",
     )
 
     def __post_init__(self) -> None:

@@ -67,7 +67,7 @@ class Settings:
         "Tokenizer or image processor, as hf:FOLDER; default: the network's own.",
         SAMPLES,
         default=None,
-        python=True,
+        python="Any",
     )
     task: Any = option(
         "How outputs are judged",
@@ -75,7 +75,7 @@ class Settings:
         default="classification",
         choices="bitsect.sources.tasks:TASKS",
         own=True,
-        python=True,
+        python="str | Task | Callable[..., Any]",
     )
     output: str | None = option(
         "The output that is judged, where the network gives several.", SAMPLES, default=None
