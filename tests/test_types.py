@@ -68,3 +68,17 @@ def test_the_stub_is_what_its_script_writes() -> None:
     code = f"import runpy; print(runpy.run_path({str(script)!r})['stub']())"
     written = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert ast.dump(ast.parse(written)) == ast.dump(ast.parse(STUB.read_text())), "run python tools/stubs.py"
+
+
+def test_what_a_notebook_shows_is_short() -> None:
+    """The `repr` of whatever a call returns fits three lines."""
+    result = bitsect.quantize(
+        "zoo:fashion-resnet", target=0.9, draw=64, metric="sqnr", formats="int8", test_data="zoo:fashion-test"
+    )
+    shown = [result, result.plan, *result.rows, result.test, result.promise, result.scores]
+    shown += [result.frontier(), result.run.program, result.run.samples, result.rows[0].evaluation]
+    shown += [bitsect.evaluate("zoo:fashion-resnet", format="int8", draw=64)]
+    for each in map(repr, shown):
+        assert len(each) <= 240
+        assert each.count("\n") <= 2
+        assert " object at 0x" not in each

@@ -63,10 +63,8 @@ def _function(function: Callable[..., Any], groups: dict[str, type]) -> str:
                 f"{name}: {parameter.annotation}" + " = ..." * (parameter.default is not parameter.empty)
             )
     options = f"_{function.__name__.title().replace('_', '')}"
-    return (
-        f"class {options}({bases}): ...\n"
-        f"def {function.__name__}({', '.join(parts)}, **options: Unpack[{options}]) -> {own.return_annotation}: ..."
-    )
+    parameters, returned = ", ".join([*parts, f"**options: Unpack[{options}]"]), own.return_annotation
+    return f"class {options}({bases}): ...\ndef {function.__name__}({parameters}) -> {returned}: ..."
 
 
 def _imports(body: str, public: set[str]) -> Iterator[str]:

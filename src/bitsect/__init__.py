@@ -13,8 +13,8 @@ __version__ = "0.1.0"
 # Where each public name lives: loaded on first use, so that `bitsect --help` and the rooms without
 # torch start at once. `tools/stubs.py` makes of this table what editors and type checkers read.
 _NAMES_OF = {
-    "errors": "BitsectError CaptureError DataError ExportError MissingExtraError OptionError PlanError RunError "
-    "TargetError",
+    "errors": "BitsectError CaptureError DataError ExportError MissingExtraError OptionError PlanError "
+    "RunError TargetError",
     "exporters.deliver": "Delivery",
     "exporters.proof": "Proof",
     "latency.cutlass": "import_cutlass",

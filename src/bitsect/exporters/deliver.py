@@ -100,6 +100,15 @@ class Delivery:
     def path(self) -> Path:
         return self.written.path
 
+    def __repr__(self) -> str:
+        state = "proven" if self.proof.holds else f"NOT proven: {self.proof.failures[0]}"
+        pace = (
+            ""
+            if self.proof.latency_ratio is None
+            else f", {self.proof.latency_ratio:.2f} of the time of float"
+        )
+        return f"Delivery: {self.path}, {state}{pace}"
+
     @property
     def target_kept(self) -> bool:
         """Whether the model is as accurate as the target has it, on the samples of the run."""

@@ -65,6 +65,11 @@ class Proof:
     float_kernels: tuple[str, ...] = ()  # quantised layers that run on a float kernel
     quantised_kernels: tuple[str, ...] = ()  # float layers that do not
 
+    def __repr__(self) -> str:
+        state = "holds" if self.holds else f"FAILS: {self.failures[0]}"
+        same = self.samples - len(self.differing)
+        return f"Proof: {state}; {same} of {self.samples} predictions are the same in {self.runtime}"
+
     @property
     def agreement(self) -> float:
         return 1 - len(self.differing) / self.samples

@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.utils._pytree as pytree
@@ -74,6 +74,9 @@ class Program:
         for index, node in enumerate(self._steps):
             if node not in last and node not in kept:
                 self._dying[index].append(node)
+
+    def __repr__(self) -> str:
+        return f"Program: {len(self.layers)} layers, {sum(each.weights for each in self.layers):,} weights"
 
     # The verbs.
 
@@ -393,6 +396,4 @@ def _with_operands(
 
 def _operand_of(multiply: Multiply, args: tuple[Any, ...], operand: Operand) -> Tensor:
     source = args[1] if isinstance(args[0], str) else args
-    value = source[operand.position]
-    assert isinstance(value, Tensor)
-    return value
+    return cast(Tensor, source[operand.position])

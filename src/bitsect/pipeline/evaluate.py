@@ -36,6 +36,11 @@ class Judgement:
     agreement: bool  # there were no labels: accuracy is agreement with the float network
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        what = "agreement" if self.agreement else "accuracy"
+        shown = f"{self.float.evaluation.shown} → {self.plan.evaluation.shown}"
+        return f"Judgement: {what} {shown} with {self.plan.plan.counted} layers"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "float": self.float.to_json(),

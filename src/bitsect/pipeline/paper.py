@@ -45,6 +45,9 @@ class Paper:
         """Write CSV, SVG, PNG and a page of Markdown into `folder`; the page comes first."""
         return write_folder(self.made, self.networks, Path(folder))
 
+    def __repr__(self) -> str:
+        return f"Paper: {', '.join(self.made)} of {len(self.networks)} networks"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "networks": [vars(each) for each in self.networks],

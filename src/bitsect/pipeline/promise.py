@@ -73,6 +73,9 @@ class Promise:
     def proven(self) -> bool:
         return self.look.proven
 
+    def __repr__(self) -> str:
+        return f"Promise: target {self.target} {self.verdict} ({self.seen} on {self.samples:,} samples)"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,

@@ -27,6 +27,10 @@ class Row:
     evaluation: Evaluation
     cost: Cost
 
+    def __repr__(self) -> str:
+        cost = f"{self.cost.size_ratio:.1%} of the size"
+        return f"Row: {self.name}, {self.evaluation.shown}, {cost}, {self.plan.counted} layers"
+
     def to_json(self) -> dict[str, Any]:
         loss = self.evaluation.loss
         shown = {
@@ -49,6 +53,9 @@ class Tested:
     target_met: bool
     data: str  # the spec of these samples
     fingerprint: str
+
+    def __repr__(self) -> str:
+        return f"Tested: {self.float.shown} → {self.plan.shown} on {self.data}"
 
     @property
     def float(self) -> Evaluation:

@@ -141,6 +141,11 @@ class Blame:
     pairs: tuple[PairBlame, ...]
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        worst = ", ".join(blamed.name for blamed in self.layers[:3])
+        lost = f"{self.float_accuracy:.2%} → {self.accuracy:.2%}"
+        return f"Blame: {lost} on {self.samples:,} samples, most by {worst}"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "plan": self.plan.key,

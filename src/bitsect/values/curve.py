@@ -98,6 +98,10 @@ class Curve:
     def __len__(self) -> int:
         return len(self.points)
 
+    def __repr__(self) -> str:
+        plans, best = len(self.points), len(self.hull)
+        return f"Curve: {plans} plans, {best} of them on the hull, float accuracy {self.float_accuracy:.2%}"
+
     @property
     def hull(self) -> tuple[CurvePoint, ...]:
         return tuple(point for point in self.points if point.on_hull)

@@ -34,6 +34,10 @@ class Evaluation:
     def complete(self) -> bool:
         return self.seen == self.total
 
+    def __repr__(self) -> str:
+        seen = f"{self.total:,}" if self.complete else f"the first {self.seen:,} of {self.total:,}"
+        return f"Evaluation: {self.shown} on {seen} samples"
+
     def reaches(self, threshold: Fraction) -> bool | None:
         """Whether the accuracy over all samples is at least `threshold`; None while undecided.
 

@@ -24,7 +24,12 @@ class Goal:
     ('99.9%', ['int8'])
     """
 
-    target: Any = option("Share of the float accuracy to keep, as 99.9%.", GOAL, default=None, python="Target | str | float | None")
+    target: Any = option(
+        "Share of the float accuracy to keep, as 99.9%.",
+        GOAL,
+        default=None,
+        python="Target | str | float | None",
+    )
     max_drop: float | None = option("Or: percentage points that may be lost.", GOAL, default=None, type=float)
     destination: Any = option(
         "Where it will run: onnxruntime or openvino (timed on this machine), a100, bits, portable, or the "

@@ -44,6 +44,10 @@ class LatencyTable:
     rest_ms: float = 0.0  # what a run takes besides the multiplies, whatever the plan
     boundaries: tuple[Boundary, ...] = ()
 
+    def __repr__(self) -> str:
+        formats = ", ".join(format.name for format in self.formats)
+        return f"LatencyTable: {len(self.rows)} kernels in {formats} on {self.device}"
+
     def __post_init__(self) -> None:
         if not self.rows:
             raise BitsectError("a latency table needs at least one row")

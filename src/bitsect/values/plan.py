@@ -45,6 +45,9 @@ class Plan(Mapping[str, Format]):
     def __len__(self) -> int:
         return len(self.formats)
 
+    def __repr__(self) -> str:
+        return f"Plan: {self.counted} layers"
+
     def __hash__(self) -> int:
         return hash(frozenset(self.formats.items()))
 

@@ -38,6 +38,10 @@ class Scores:
                         f"metric '{self.metric}' gives {number} for layer '{name}' at {self.format}"
                     )
 
+    def __repr__(self) -> str:
+        (*_, worst) = self.order() or ("none",)
+        return f"Scores: {self.metric} of {len(self.layers)} layers at {self.format}, the highest of {worst}"
+
     def order(self) -> tuple[str, ...]:
         """The layers by rising score; equal scores in graph order.
 

@@ -179,6 +179,10 @@ class Compared:
             "device": self.device,
         }
 
+    def __repr__(self) -> str:
+        contenders = len({each.setup for each in self.standings})
+        return f"Compared: {len(self.trials)} trials of {contenders} contenders; means in .standings"
+
     def standing(self, metric: str, search: str, target: str = EVERY) -> Standing:
         """The first standing of a metric and a search at a target."""
         found = (

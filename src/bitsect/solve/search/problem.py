@@ -107,6 +107,11 @@ class Found:
     met: bool  # whether the plan keeps the target
     reason: str  # why the search stopped there
 
+    def __repr__(self) -> str:
+        return (
+            f"Found: {self.plan.counted} layers, {self.evaluation.shown}, {len(self.evaluated)} plans judged"
+        )
+
 
 class Trials:
     """The memory of one search: no plan is judged twice, unless its evaluation must be completed."""

@@ -77,6 +77,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.source)
 
+    def __repr__(self) -> str:
+        labels = "without labels" if self.labels is None else "with labels"
+        return f"Samples: {len(self):,} of {self.spec}, {labels}"
+
     @property
     def labels(self) -> Tensor | None:
         return self.source.labels
