@@ -89,7 +89,7 @@ def profiled(stage: Callable[[], Any]) -> dict[str, float]:
 def search(run: Run) -> Callable[[], None]:
     """Plans from all int8 to all int4, a few layers more at a time, judged on all samples."""
     evaluator = run.evaluator({INT8, INT4})
-    evaluator.prefixes = None  # every plan on its own: what they share is for benchmarks/prefixes.py
+    evaluator.prefixes = None  # every plan on its own: what they share is for studies/prefixes.py
     names = [layer.name for layer in run.layers]
     plans = [
         Plan.uniform(run.layers, INT8).replace(names[: len(names) * k // PLANS], INT4) for k in range(PLANS)

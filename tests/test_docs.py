@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -92,3 +93,15 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "until_stable" in page  # options are keyword arguments only once the package is loaded
     home = (tmp_path / "site" / "index.html").read_text()
     assert "https://fonts" not in home  # it is read without a network
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_every_table_of_results_is_what_its_files_say(page: str) -> None:
+    script = runpy.run_path(str(ROOT / "tools" / "results.py"))
+    text = (ROOT / page).read_text()
+    assert script["PLACE"].search(text)
+    assert script["rendered"](text) == text, "run python tools/results.py"
+
+
+def test_results_stay_short_enough_to_be_kept_true() -> None:
+    assert len((ROOT / "docs" / "results.md").read_text().split()) <= 2500

@@ -1,6 +1,6 @@
 """What a command will have to do, stage by stage, in passes of one sample through the float network.
 
-The figures are what stages took beside a float pass in `benchmarks/progress.py`, rounded; the forecast mends
+The figures are what stages took beside a float pass in `studies/progress.py`, rounded; the forecast mends
 them as stages end.
 """
 

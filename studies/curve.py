@@ -1,6 +1,6 @@
 """Ten targets read off one walk, against separate searches: plans judged, latency, accuracy kept.
 
-python benchmarks/curve.py MODEL DATA [--test-data FILE] [--draw 1024] [--json]
+python studies/curve.py MODEL DATA [--test-data FILE] [--draw 1024] [--json]
 """
 
 from __future__ import annotations

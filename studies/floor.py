@@ -1,6 +1,6 @@
 """About the least that a search could find: plans of least predicted damage, chosen by the test samples.
 
-    python benchmarks/floor.py RUN --test-data FILE --targets 99% 99.9%
+    python studies/floor.py RUN --test-data FILE --targets 99% 99.9%
 
 RUN is the folder of a run of the method `bitsect`. Plans along its trail, bettered by exchanges, are judged
 on the test samples, and for every target the cheapest that keeps it there is named. No search may look

@@ -1,6 +1,6 @@
 """How well two halves of the samples agree on the order of the layers, for every metric.
 
-    python benchmarks/reliability.py MODEL|RUN [--data DATA --samples N --out RUN] [--pairs exact|linear]
+    python studies/reliability.py MODEL|RUN [--data DATA --samples N --out RUN] [--pairs exact|linear]
 
 Rank correlation (Spearman), averaged over 20 random splits: task loss against divergence, int8 against int4.
 """

@@ -1,6 +1,6 @@
 """How honest the time left is: what was forecast of the whole at some moments on the way.
 
-    python benchmarks/progress.py zoo:fashion-resnet zoo:fashion-transformer [--method paper] [--stages]
+    python studies/progress.py zoo:fashion-resnet zoo:fashion-transformer [--method paper] [--stages]
 
 A ratio of 1.00 means that elapsed and left add up to what the whole took in the end. With --stages, the
 seconds of each stage in float passes, beside what was expected.

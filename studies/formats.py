@@ -1,6 +1,6 @@
 """Uniform int8 and int4 under every rounding, sign, range and placement: one accuracy table.
 
-python benchmarks/formats.py MODEL --data TEST --calibration CALIBRATION [--samples N] [--json]
+python studies/formats.py MODEL --data TEST --calibration CALIBRATION [--samples N] [--json]
 """
 
 from __future__ import annotations

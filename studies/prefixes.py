@@ -1,6 +1,6 @@
 """What it saves that plans share their beginnings: the plans of a real search, judged with and without.
 
-    python benchmarks/prefixes.py RUN [--samples N] [--json]
+    python studies/prefixes.py RUN [--samples N] [--json]
 
 RUN is a run folder of `bitsect quantize` or `search`. The plans that it judged are judged again in the same
 order, on its first N samples and in one thread, once on their own and once with what they share; the two take
