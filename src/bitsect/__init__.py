@@ -6,7 +6,6 @@ Everything that a user meets is here; names are loaded on first use.
 """
 
 from importlib import import_module
-from typing import Any
 
 __version__ = "0.1.0"
 
@@ -50,7 +49,7 @@ _HOME_OF = {name: home for home, names in _NAMES_OF.items() for name in names.sp
 __all__ = sorted([*_HOME_OF, "__version__"])
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:  # typing is another import, see __main__
     if name not in _HOME_OF:
         raise AttributeError(f"module 'bitsect' has no attribute '{name}'")
     return getattr(import_module(f".{_HOME_OF[name]}", __name__), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import signal
 import sys
 import threading
@@ -55,6 +56,8 @@ def main() -> None:
     With --json an error is one JSON object on stdout too.
     """
     _leave_in_order()
+    # Nothing that a library starts may take Python's own modules from the current folder.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Torch leaves a second's worth of objects that the end of the process frees at once anyway.
     atexit.register(gc.freeze)
     try:

@@ -18,6 +18,7 @@ from torch.nn.modules import transformer
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from ..errors import CaptureError
+from ..names import user_folders
 from .binding import Inputs, call_arguments
 from .comparison import compare
 from .exported_program import batch_size, merge_aliases
@@ -28,6 +29,7 @@ from .quiet import quiet
 from .reader import read_graph
 
 
+@user_folders()
 def capture(
     model: nn.Module | ExportedProgram,
     example: Inputs = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
+from ..names import python_command
 from .packing import Shelf
 from .worker import receive, send
 from .workers import DiedError
@@ -50,13 +50,12 @@ class Process:
     def __init__(self, threads: int) -> None:
         env = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # it finds what this process finds
             "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),
         }
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, for its end is that of this object
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            python_command(PROGRAM),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

@@ -70,7 +70,7 @@ def _words(cost: Cost) -> str:
 
 def search_named(name: str) -> Search:
     """The search called `name`: one of SEARCHES, or `package.module:function`."""
-    search: Search = choose("search", name, SEARCHES)
+    search: Search = choose("search", name, SEARCHES, own=True)
     if not callable(search):
         raise BitsectError(f"search '{name}' is a {type(search).__name__}: name a function of a Problem")
     return search

@@ -182,7 +182,7 @@ METRICS: dict[str, Metric] = {
 
 def metric_named(name: str) -> Metric:
     """The metric called `name`: one of METRICS, or `package.module:function`."""
-    found = choose("metric", name, METRICS)
+    found = choose("metric", name, METRICS, own=True)
     if not isinstance(found, Metric):
         raise BitsectError(
             f"metric '{name}' does not say what it needs: "

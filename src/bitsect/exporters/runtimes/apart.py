@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +15,10 @@ import numpy as np
 
 from ...errors import BitsectError
 from ...files import first_line
+from ...names import python_command
 
 Array = np.ndarray[Any, Any]
+PROGRAM = "from bitsect.exporters.runtimes.child import main; main()"
 ADVICE = (
     "a virtual machine may hide units that the processor announces: set "
     "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment and try again"
@@ -83,17 +83,14 @@ class Apart:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            # The child finds what this process finds, wherever that was put on the path.
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             with tempfile.TemporaryFile() as nowhere:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "bitsect.exporters.runtimes.child"],
+                    python_command(PROGRAM),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=nowhere,
                     text=True,
                     encoding="utf-8",
-                    env=env,
                 )
             (about,) = self._ask(self._process, {"do": "engine", "name": self.engine})
             self.version = str(about["version"])

@@ -1,7 +1,5 @@
 """The process in which written models run apart: a kernel that kills it kills nothing else.
 
-    python -m bitsect.exporters.runtimes.child
-
 It reads one request per line from stdin and answers in lines of JSON on stdout; arrays travel as .npz files.
 Only NumPy and the runtime are loaded.
 """
@@ -172,7 +170,3 @@ def main() -> None:
             say({"done": request["do"]})
         except Exception as error:
             say({"error": f"{type(error).__name__}: {error}"})
-
-
-if __name__ == "__main__":
-    main()

@@ -179,7 +179,7 @@ def task_named(task: str | Task | Callable[[Any, Tensor], Any]) -> Task:
         return task
     if callable(task):
         return Task(getattr(task, "__qualname__", type(task).__name__), task)
-    found = choose("task", task, TASKS)
+    found = choose("task", task, TASKS, own=True)
     if isinstance(found, Task):
         return found
     if not callable(found):
