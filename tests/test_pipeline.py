@@ -811,7 +811,7 @@ def test_the_two_ends_are_said_in_words(run: Path) -> None:
     assert set(none.plan.values()) == {FLOAT}
     assert none.target_met
     assert "nothing lower keeps the target" in none.notes[0]
-    every = bitsect.quantize(run, target=Target.drop(99), metric="random")
+    every = bitsect.quantize(run, target=Target.drop(99), formats=("int8", "int4"), metric="random")
     assert set(every.plan.values()) == {INT4}
     assert "the lowest format already keeps the target" in every.notes[0]
 
@@ -908,7 +908,8 @@ def test_budgets_beside_and_instead_of_a_target(run: Path, made: Result) -> None
         TargetError, match=r"budget 1ms.*nearest \(4 int8\) takes [\d,]+ B, .*, 2 ms, 0.5000x"
     ):
         bitsect.quantize(run, budget="1ms", formats=("int8",), **ask)
-    smaller = bitsect.quantize(run, target=1.0, max_size="0.26x", metric="single")
+    anywhere = {"latency": None, "budget": None, "formats": ("int8", "int4")}
+    smaller = bitsect.quantize(run, target=1.0, max_size="0.26x", metric="single", **anywhere)
     assert smaller.rows[-1].cost.size_ratio <= 0.26
     assert not smaller.target_met
     assert "misses the target" in smaller.reason

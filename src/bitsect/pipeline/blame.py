@@ -23,6 +23,7 @@ from ..solve.costs import cost
 from ..values import FLOAT, INT8, Cost, Format, Goal, LatencyTable, Layer, Plan, Resources, matching
 from ..values.blame import Array, Blame, Facts, Gain, LayerBlame, PairBlame, Remedy
 from ..values.options import changed as with_options_of
+from .asked import TERMS, Asked
 from .forecast import passes_of_blame
 from .keywords import with_options
 from .latency import table_for
@@ -73,6 +74,7 @@ def blame(
         raise OptionError(f"samples {samples} is not at least 1")
     where = {"latency": latency, "destination": destination}
     goal = Goal(**{name: value for name, value in where.items() if value is not None})
+    goal = Asked.of(run).on_goal(goal, TERMS)
     _, settings, goal = destined(run, None, same_task(task), goal)
     with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         chosen = plan_for(opened, plan, wanted)

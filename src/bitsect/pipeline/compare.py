@@ -22,6 +22,7 @@ from ..values import Goal, Resources, Scoring, Settings, Target
 from ..values.method import METHODS, Method
 from ..values.options import given, on_top_of
 from ..values.trial import Compared, Setup, Trial
+from .asked import TERMS, Asked
 from .forecast import passes_of_trials, with_later
 from .keywords import with_options
 from .latency import table_for
@@ -72,7 +73,8 @@ def compare(
         task: the run's own task again, where that is a function of yours.
         trust, progress: as for `quantize`.
     """
-    own = method_of(run, None, None)
+    own, earlier = method_of(run, None, None), Asked.of(run)
+    goal, scoring = earlier.on_goal(goal, TERMS), earlier.on_scoring(scoring)
     _, settings, goal = destined(run, None, same_task(task), goal)
     request = Request.of(own, metrics, searches, methods, targets, scoring, goal)
     if draws < 1:

@@ -21,6 +21,7 @@ from ..solve.search.walk import Walk
 from ..values import Damage, Evaluation, Goal, LatencyTable, Plan, Resources, Scoring, Target
 from ..values.curve import SHORT, Curve, CurvePoint, ReadOff
 from ..values.options import given, on_top_of
+from .asked import TERMS, Asked
 from .judge import Judge
 from .keywords import with_options
 from .latency import table_for
@@ -57,7 +58,7 @@ def frontier(
         task: the run's own task again, where that is a function of yours.
         trust, progress: as for `quantize`.
     """
-    settings = same_task(task)
+    settings, goal = same_task(task), Asked.of(run).on_goal(goal, TERMS)
     if goal.destination is not None:
         _, settings, goal = destined(run, None, settings, goal)
     with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:

@@ -15,6 +15,7 @@ from ..values.destination import Destination, destination_named
 from ..values.goal import LABELS
 from ..values.method import BITSECT, METHODS, Method
 from ..values.options import changed, given
+from .asked import Asked
 
 DEFAULT = BITSECT.name
 FRONTIER, DAMAGE = "frontier", "damage"
@@ -57,6 +58,7 @@ def destination_of(model: Any, out: str | Path | None, name: str | Path | None) 
     if name is None:
         folder = model if is_folder(model) else out
         name = noted_in(folder, "destination") if folder is not None else None
+        name = Asked.of(model).destination or name
     return destination_named(name or ANYWHERE)
 
 

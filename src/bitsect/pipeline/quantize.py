@@ -13,6 +13,7 @@ from ..solve.allowed import allowed_formats
 from ..solve.answer import search_named, solve, threshold
 from ..solve.metrics import metric_named
 from ..values import Goal, Plan, Resources, Scoring, Settings
+from .asked import Asked, staying
 from .fastest import Fastest
 from .forecast import expected_passes
 from .judge import Evaluate, Judge
@@ -68,14 +69,18 @@ def quantize(
         progress: what is told of the stages; default: a bar, where anybody would see it.
     """
     before = None if fresh else out  # a run that starts anew takes nothing from the one it removes
-    chosen = method_of(model, before, method)
-    of_run = is_folder(model)
+    earlier, of_run, progress = Asked.of(model), is_folder(model), progress or Bar()
+    chosen = method_of(model, before, method or earlier.method)
+    asked = earlier.on_scoring(scoring), earlier.on_goal(goal)
+    stays = [*staying(goal, asked[1]), *staying(scoring, asked[0])]
     settings, scoring, goal = completed(
-        chosen, settings, scoring, goal, of_run=of_run, judged_as_a_whole=evaluate is not None
+        chosen, settings, *asked, of_run=of_run, judged_as_a_whole=evaluate is not None
     )
     destination, settings, goal = destined(model, before, settings, goal)
-    progress = progress or Bar()
+    validation_data = earlier.on_validation(validation_data, goal)
     progress.say(about_destination(destination, goal))
+    if stays:
+        progress.say(f"as this run was asked before: {', '.join(stays)}")
     check_request(goal, scoring, evaluate, test_data)
     settings = with_hold_out(settings, goal, validation_data, of_run)
     with open_run(
@@ -84,6 +89,9 @@ def quantize(
         run.folder.note(method=chosen.name, destination=destination.name)
         unseen = test_samples(run, model, test_data, evaluate)
         held_out = promise_samples(run, goal, validation_data)
+        given = held_out if validation_data is not None else None
+        request = Asked.now(chosen.name, destination.name, *asked, given)
+        request.keep(run, first=True)
         table, on_table = table_for(run, goal)
         allowed = allowed_formats(run.layers, goal, table)
         progress.expect(expected_passes(run, scoring, goal, allowed, held_out, unseen))
@@ -129,6 +137,7 @@ def quantize(
             fastest.timing,
         )
         result.keep()
+        request.keep(run)
         keep_shown(run, judge, allowed, table, found, rows)
         write_report(run)
         return result

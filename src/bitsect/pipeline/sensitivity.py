@@ -10,6 +10,7 @@ from ..runs.progress import Progress
 from ..solve.metrics import metric_named
 from ..values import INT8, Resources, Scores, Scoring, Settings
 from ..values.goal import parse_formats
+from .asked import Asked
 from .keywords import with_options
 from .methods import method_of
 from .notes import about_output
@@ -38,7 +39,7 @@ def sensitivity(
     Arguments are those of `quantize`. Layers are scored in `score_format`, int8 where none is given.
     """
     chosen = method_of(model, None if fresh else out, method)
-    scoring = chosen.complete(scoring)
+    scoring = chosen.complete(Asked.of(model).on_scoring(scoring))
     settings = settings if is_folder(model) else chosen.complete(settings)
     metric_named(scoring.metric)
     format = INT8 if scoring.score_format in (None, "each") else parse_formats(scoring.score_format)[0]

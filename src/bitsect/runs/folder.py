@@ -55,6 +55,7 @@ OWNED = (
     *(
         "plan.json",
         "result.json",
+        "asked.json",
         "effort.json",
         "trials.json",
         "ranges.json",

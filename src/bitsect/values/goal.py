@@ -104,7 +104,11 @@ class Goal:
             raise OptionError(
                 f"a latency budget of {self.budget} needs a latency table: pass [latency=a100] or a file"
             )
+        for name in ("latency", "budget", "max_size"):
+            if getattr(self, name) == "none":  # in place of what the destination or an earlier search has
+                object.__setattr__(self, name, None)
         keep = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep or ())
+        keep = () if keep == ("none",) else keep
         if isinstance(self.keep, Mapping) or not all(isinstance(pin, str) for pin in keep):
             raise OptionError(f"keep {self.keep!r}: expected texts such as 'first=float,int8'")
         object.__setattr__(self, "confidence", parse_confidence(self.confidence))
