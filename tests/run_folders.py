@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsect.runs.folder import RunFolder
+from bitsect.runs.folder import VERSION, RunFolder
 from bitsect.values import INT4, INT8, Format, Plan, Scores, Settings
 from bitsect.values.options import to_json
 from bitsect.values.shown import Choices, Histogram, Interaction, LayerFacts, LayerValues, Structure
@@ -84,7 +84,13 @@ class Written:
     def __init__(self, path: Path, names: list[str], **run: Any) -> None:
         self.path, self.names = path, names
         self.folder = RunFolder(path, "ab" * 32)
-        about = {"bitsect": "run", "version": 2, "model": "network.pt2", "data": "samples.npz", "files": {}}
+        about = {
+            "bitsect": "run",
+            "version": VERSION,
+            "model": "network.pt2",
+            "data": "samples.npz",
+            "files": {},
+        }
         settings = {**to_json(Settings(task="classification", threads=1, batch_size=64)), "seed": 7}
         fingerprints = {"model_fingerprint": "cd" * 32, "data_fingerprint": "ef" * 32, "torch": "2.13.0"}
         noted = {"method": "bitsect", "destination": "bits"}

@@ -188,7 +188,7 @@ def edit_json(path: Path, **change: Any) -> None:
     """Change a file of a run as someone would who knows how it is protected."""
     data = json.loads(path.read_text()) | change
     del data["checksum"]
-    path.write_text(json.dumps({**data, "checksum": fingerprint_json(data)}))
+    path.write_text(json.dumps({**data, "checksum": fingerprint_json({path.name: data})}))
 
 
 MODEL = ("my_own:network", "--data", "good.npz")

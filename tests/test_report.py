@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -333,9 +335,7 @@ def test_json_in_a_script_has_no_nan_and_no_tags() -> None:
     assert not set("<>&\u2028") & set(made)
 
 
-@pytest.mark.parametrize(
-    "name", ["result.json", "layers.json", "values.json", "scores-damage-int8-1.json", "plan.json"]
-)
+@pytest.mark.parametrize("name", ["values.json", "scores-damage-int8-1.json"])
 def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, name: str) -> None:
     path = Written(tmp_path / "run", NAMES).all().done()
     (path / name).write_text('{"layers": 5}')
@@ -343,6 +343,46 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, name: str
     assert len(story.faults) == 1
     assert name in story.faults[0]
     assert name in Seen(page(story)).text
+
+
+@pytest.mark.parametrize("name", ["result.json", "layers.json", "plan.json"])
+def test_without_what_its_verdict_rests_on_a_run_is_not_shown(tmp_path: Path, name: str) -> None:
+    def exchange(path: Path) -> None:
+        other = path.with_name("values.json")
+        kept = path.read_bytes()
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(kept)
+
+    def link(path: Path) -> None:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+
+    def pipe(path: Path) -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    ways: dict[str, Callable[[Path], Any]] = {
+        "damaged": lambda path: path.write_text('{"layers": 5}'),
+        "exchanged": exchange,
+        "link": link,
+        "pipe": pipe,
+        "folder": lambda path: (path.unlink(), path.mkdir()),
+        "large": lambda path: path.write_bytes(b" " * 70_000_000),
+    }
+    for way, spoil in ways.items():
+        path = Written(tmp_path / way, NAMES).all().done()
+        spoil(path / name)
+        with pytest.raises(RunError, match=rf"{name}\b") as found:
+            read_story(path)
+        assert "\n" not in str(found.value)
+        assert len(str(found.value)) < 400
+
+
+def test_a_plan_that_is_gone_is_told(tmp_path: Path) -> None:
+    path = Written(tmp_path / "run", NAMES).all().done()
+    (path / "plan.json").unlink()
+    with pytest.raises(RunError, match=r"plan\.json is gone.*`bitsect search .*run --target 99%` finds it"):
+        read_story(path)
 
 
 def test_a_file_of_the_right_checksum_and_the_wrong_contents_is_named_too(tmp_path: Path) -> None:
@@ -494,10 +534,9 @@ def test_formats_have_colours_by_their_bits(tmp_path: Path) -> None:
         assert sum(last) == pytest.approx(1000, abs=0.01)
 
 
-def test_a_format_that_is_none_is_named_as_a_fault(tmp_path: Path) -> None:
+def test_a_format_that_is_none_is_named(tmp_path: Path) -> None:
     written = Written(tmp_path / "run", NAMES).layers().scores().answer()
     plan = dict.fromkeys(NAMES, "<b>int9000</b>")
     written.plan(plan)
-    story = read_story(written.done())
-    assert any("plan.json" in fault for fault in story.faults)
-    assert page(story)
+    with pytest.raises(RunError, match=r"plan\.json: unknown format '<b>int9000</b>'"):
+        read_story(written.done())

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from bitsect.errors import BitsectError, RunError
+from bitsect.pipeline.methods import noted_in
 from bitsect.runs.disk import write_bytes, write_text
-from bitsect.runs.folder import LOCK, Arrays, Journal, RunFolder
+from bitsect.runs.folder import LOCK, VERSION, Arrays, Journal, RunFolder
 from bitsect.values import FLOAT, INT4, INT8, Plan
 
 calm = settings(deadline=None, max_examples=20)
@@ -36,7 +38,7 @@ def records() -> dict[str, Arrays]:
     return {
         "0/float": {"task": np.arange(3.0), "signal": np.array([[1, 2]], dtype=np.int64)},
         "0/1": {},
-        "ключ": {"é": np.float32([np.nan, np.inf, -0.0])},
+        "ключ": {"é": np.float32([np.inf, -0.0])},
         "last": {"x": np.arange(6, dtype=np.float16).reshape(2, 3)},
     }
 
@@ -60,7 +62,9 @@ DTYPES = st.sampled_from(["f8", "f4", "f2", "i8", "i4", "u1", "?"])
         st.dictionaries(
             st.text("abc_1", min_size=1, max_size=5),
             DTYPES.flatmap(
-                lambda dtype: arrays(dtype, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+                lambda dtype: arrays(
+                    dtype, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+                ).filter(lambda array: not np.isnan(array).any())
             ),
             max_size=3,
         ),
@@ -147,7 +151,7 @@ def test_what_follows_a_cut_is_not_taken_for_records(tmp_path: Path) -> None:
     """Zeros, as a file system leaves them after a crash, and bytes of anything else."""
     expected = written(tmp_path / "a.journal")
     whole = (tmp_path / "a.journal").read_bytes()
-    for rest in (b"\0" * 100, b"bsj2" + b"\xff" * 100, os.urandom(50)):
+    for rest in (b"\0" * 100, b"bsj3" + b"\xff" * 100, os.urandom(50)):
         (tmp_path / "a.journal").write_bytes(whole + rest)
         assert list(Journal(tmp_path / "a.journal")) == list(expected)
         assert (tmp_path / "a.journal").read_bytes() == whole
@@ -161,6 +165,58 @@ def _ends(whole: bytes) -> list[int]:
         ends.append(at)
     assert ends[-1] == len(whole)
     return ends
+
+
+OF = {"run": "one", "journal": "evaluated"}
+
+
+def forged(path: Path, kept: dict[str, Arrays], of: dict[str, str]) -> bytes:
+    """The records of `kept` as a journal `of` something holds them, without its header."""
+    journal = Journal(path, of)
+    start = path.stat().st_size
+    for key, piece in kept.items():
+        journal[key] = piece
+    journal.close()
+    return path.read_bytes()[start:]
+
+
+def test_records_of_another_run_or_journal_are_dropped(tmp_path: Path) -> None:
+    kept = {"0": {"score": np.ones(4)}}
+    for number, other in enumerate(({"run": "other"}, {"journal": "other"}, {"samples": "other"})):
+        path = tmp_path / f"{number}.journal"
+        mine = forged(path, kept, OF)
+        foreign = forged(tmp_path / f"other-{number}", {"64": {"score": np.zeros(4)}}, OF | other)
+        whole = path.read_bytes()
+        path.write_bytes(whole + foreign)
+        assert list(Journal(path, OF)) == ["0"]
+        assert path.read_bytes() == whole
+        path.write_bytes(whole[: -len(mine)] + foreign + mine)  # what follows is not trusted either
+        assert not Journal(path, OF)
+
+
+def test_arrays_of_two_keys_exchanged_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    records = forged(path, {"0": {"score": np.ones(4)}, "6": {"score": np.zeros(4)}}, OF)
+    whole, half = path.read_bytes(), len(records) // 2
+    one, two, head = records[:half], records[half:], 16 + 3  # a key of one letter after its length
+    for check in (lambda record: record[4:8], lambda record: zlib.crc32(record[16:]).to_bytes(4, "little")):
+        swapped = [one[:head] + two[head:], two[:head] + one[head:]]
+        swapped = [record[:4] + check(record) + record[8:] for record in swapped]
+        path.write_bytes(whole[: -len(records)] + b"".join(swapped))
+        assert not Journal(path, OF)
+
+
+def test_what_is_no_number_is_neither_kept_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "a.journal")
+    broken = {"score": np.array([1.0, np.nan])}
+    with pytest.raises(RunError, match=r"'0' is no number \(NaN\)"):
+        journal["0"] = broken
+    assert not Journal(journal.path)
+    with monkeypatch.context() as patch:
+        patch.setattr("bitsect.runs.folder._has_nan", lambda arrays: False)
+        journal["0"] = broken
+    with pytest.raises(RunError, match=r"a\.journal.*'0' holds NaN.*pass fresh=True"):
+        Journal(journal.path)["0"]
 
 
 def test_a_write_that_fails_midway_leaves_a_journal_that_works(tmp_path: Path) -> None:
@@ -351,7 +407,7 @@ def test_no_other_file_is_written_or_read_through_a_link(tmp_path: Path) -> None
     folder.close()
     (folder.path / LOCK).unlink()
     (folder.path / LOCK).symlink_to(outside / "lock")
-    with pytest.raises(RunError, match=r"\.bitsect\.lock is a link"):
+    with pytest.raises(RunError, match=r"\.bitsect\.lock cannot be opened \(a link\)"):
         RunFolder(folder.path)
     assert [item.name for item in outside.iterdir()] == ["victim"]
     assert (outside / "victim").read_text() == "mine"
@@ -360,11 +416,74 @@ def test_no_other_file_is_written_or_read_through_a_link(tmp_path: Path) -> None
 def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     os.mkfifo(folder.path / "ranges.json")
-    with pytest.raises(RunError, match="is a link or no file"):
+    with pytest.raises(RunError, match="not a file, but a pipe or a device"):
         folder.read_json("ranges.json")
 
 
+def test_nothing_is_written_through_a_hard_link(tmp_path: Path) -> None:
+    """Another name of a file elsewhere: whoever appends to it, or takes off a line's end, changes that."""
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    (folder.path / "journals").mkdir()
+    victim = tmp_path / "victim"
+    for name, work in {
+        "plans.jsonl": lambda: folder.note_plan(Plan({"a": INT8})),
+        "journals/pairs.journal": lambda: folder.journal("pairs"),
+    }.items():
+        for text in ("a line without its end", ""):
+            victim.write_text(text)
+            (folder.path / name).unlink(missing_ok=True)
+            (folder.path / name).hardlink_to(victim)
+            with pytest.raises(RunError, match=rf"{name} cannot be opened \(a hard link"):
+                work()
+            assert victim.read_text() == text
+    (folder.path / "ranges.json").hardlink_to(victim)
+    folder.write_json("ranges.json", {})  # in its place, not through it
+    assert victim.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["plan.json", "plans/x.json", "run.json", "plans.jsonl", "journals/a.journal"]
+)
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tmp_path / "run")
+    path = folder.path / name
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    for work in (
+        lambda: folder.read_plan(name),
+        lambda: folder.read_json(name),
+        lambda: Journal(path),
+        folder.noted_plans if name == "plans.jsonl" else lambda: Plan.read(path, []),
+    ):
+        with pytest.raises(BitsectError, match=r"a pipe or a device|No such device or address"):
+            work()
+
+
 # Damage
+
+
+def test_a_file_under_another_name_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(IDENTITY)
+    folder.write_json("ranges.json", {"x": 1})
+    (folder.path / "result.json").write_bytes((folder.path / "ranges.json").read_bytes())
+    with pytest.raises(RunError, match=r"result\.json is damaged, or was edited: remove it"):
+        folder.read_json("result.json")
+
+
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path) -> None:
+    """Editors on Windows put one in front of what they save."""
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(IDENTITY, method="paper")
+    folder.write_plain("plan.json", Plan({"a": INT8}).to_json())
+    for path in (folder.path / "run.json", folder.path / "plan.json"):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert noted_in(folder.path, "method") == "paper"
+    assert (
+        folder.read_json("run.json") == {"bitsect": "run", "version": VERSION, "method": "paper"} | IDENTITY
+    )
+    assert folder.read_plan("plan.json") == Plan({"a": INT8}).to_json()
 
 
 def test_any_flipped_bit_in_a_json_file_is_seen(tmp_path: Path) -> None:
@@ -382,14 +501,14 @@ def test_any_flipped_bit_in_a_json_file_is_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 200_000, "nested too deep"),
+        ("[" * 200_000, "nested too deeply"),
         ("[]", "expected an object, not a list"),
         ("5", "expected an object, not a int"),
-        ("", "cannot be read"),
+        ("", "not JSON"),
         ("\xff", "damaged|cannot be read"),
-        ('{"x": NaN, "checksum": "0"}', "cannot be read"),
+        ('{"x": NaN, "checksum": "0"}', "NaN is no number in JSON"),
         ('{"x": 1}', "is damaged, or was edited"),
-        (" " * 64_000_001, "is larger than 64,000,000 bytes"),
+        (" " * (2**26 + 1), "larger than 64 MB"),
     ],
 )
 def test_json_that_is_none_of_ours_is_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -453,9 +572,9 @@ def test_a_run_copied_without_its_lock_is_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read"),
+        ("{", "not JSON.*pass fresh=True"),
         ("[]", "expected an object.*pass fresh=True"),
-        ('{"version": 0}', "another version of bitsect: pass fresh=True"),
+        ('{"version": 0}', "another version of bitsect, which is not read: pass fresh=True"),
     ],
 )
 def test_a_run_json_that_is_not_ours_any_more(tmp_path: Path, text: str, message: str) -> None:
@@ -499,6 +618,7 @@ def run_python(script: str, *arguments: object, **options: Any) -> subprocess.Co
 
 OPEN = """
 import sys
+import zlib
 from pathlib import Path
 from bitsect.errors import RunError
 from bitsect.runs.folder import RunFolder

@@ -26,7 +26,7 @@ from .judge import Judge
 from .keywords import with_options
 from .latency import table_for
 from .methods import DAMAGE, FRONTIER, destined
-from .plans import evaluated_plans, same_task
+from .plans import evaluated_plans, own_plan, same_task
 from .problem import state_problem
 
 NAME = "frontier-"  # of the files of plans that were read off
@@ -169,8 +169,8 @@ def _names(run: Run, allowed: Allowed) -> dict[str, list[str]]:
     for path in sorted((run.folder.path / "plans").glob("*.json")):
         if not path.name.startswith(NAME):
             with suppress(BitsectError):  # a file that was spoilt has no name to give
-                plan = Plan.read(run.folder.inside(f"plans/{path.name}"), run.layers)
-                names.setdefault(plan.key, []).append(path.stem)
+                if (kept := own_plan(run, f"plans/{path.name}")) is not None:
+                    names.setdefault(kept.key, []).append(path.stem)
     return names
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from ..errors import RunError
 from ..names import choose
+from ..runs.disk import read_json_object
 from ..runs.opening import is_folder
 from ..sources.tasks.task import task_named
 from ..values import Goal, Scoring, Settings
@@ -78,7 +79,7 @@ def destined(
 def noted_in(run: str | Path, what: str) -> str | None:
     """What run.json says of the run besides what it is of; None if nothing."""
     try:
-        name = json.loads((Path(run) / "run.json").read_text())[what]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        name = (read_json_object(Path(run) / "run.json", "") or {}).get(what)
+    except RunError:
         return None  # what is wrong with the folder is said when it is opened
     return name if isinstance(name, str) else None

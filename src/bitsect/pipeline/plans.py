@@ -27,13 +27,12 @@ def parse_format(plan: object, format: str | Format | None) -> Format | None:
 
 def plan_for(run: Run, plan: Any, format: Format | None) -> Plan:
     """The plan that is asked for; the run's own where none is, else int8 in every layer."""
-    layers, own = run.layers, run.folder.path / "plan.json"
+    layers = run.layers
     if isinstance(plan, Plan):
         return Plan.from_json(plan.to_json(), layers)
-    if plan is None and format is None and own.exists():
-        plan = own
     if plan is None:
-        return Plan.uniform(layers, format or INT8)
+        own = own_plan(run) if format is None else None
+        return own or Plan.uniform(layers, format or INT8)
     found = _named(run, str(plan))
     if found is None and not Path(plan).exists():
         names = ", ".join(sorted(path.stem for path in (run.folder.path / "plans").glob("*.json"))) or "none"
@@ -42,6 +41,12 @@ def plan_for(run: Run, plan: Any, format: Format | None) -> Plan:
             "first six or more characters of the key of one that it evaluated"
         )
     return found or Plan.read(Path(plan), layers)
+
+
+def own_plan(run: Run, name: str = "plan.json") -> Plan | None:
+    """The plan in a file of the run; None where there is no such file."""
+    data = run.folder.read_plan(name)
+    return None if data is None else Plan.from_json(data, run.layers, str(run.folder.path / name))
 
 
 def evaluated_plans(run: Run) -> dict[str, Plan]:
@@ -63,10 +68,8 @@ def _named(run: Run, name: str) -> Plan | None:
     """The plan that the run calls `name`: one of its answers, or the beginning of an evaluated plan's key."""
     if not is_name(name):
         return None
-    answer = run.folder.inside(f"plans/{name}.json")
-    if answer.exists():
-        return Plan.read(answer, run.layers)
-    if not re.fullmatch(r"[0-9a-f]{6,16}", name):
-        return None
+    answer = own_plan(run, f"plans/{name}.json")
+    if answer is not None or not re.fullmatch(r"[0-9a-f]{6,16}", name):
+        return answer
     (*plans,) = (plan for key, plan in evaluated_plans(run).items() if key.startswith(name))
     return plans[0] if len(plans) == 1 else None

@@ -14,7 +14,7 @@ from ..runs.progress import Progress
 from ..runs.run import Run
 from ..values import FLOAT, Plan
 from .blame import blame as find_blame
-from .plans import same_task
+from .plans import own_plan, same_task
 from .shown import keep_values
 
 FILE = "report.html"
@@ -65,8 +65,6 @@ def _measure(run: str | Path, task: Any, trust: bool, progress: Progress | None)
     """Keep the histograms of a run that has none: of its plan, else of the network in float."""
     try:
         with open_run(run, settings=same_task(task), trust=trust, progress=progress) as opened:
-            own = opened.folder.path / "plan.json"
-            plan = Plan.read(own, opened.layers) if own.exists() else Plan.uniform(opened.layers, FLOAT)
-            keep_values(opened, plan)
+            keep_values(opened, own_plan(opened) or Plan.uniform(opened.layers, FLOAT))
     except BitsectError as error:
         (progress or Progress()).say(f"no histograms of the layers: {error}")

@@ -201,12 +201,11 @@ class Result:
     def _is_free_for_this(self, plan: str, facts: str) -> bool:
         """Whether no other answer is written there; half of this one may be, if it was killed then."""
         folder = self.run.folder
-        path = folder.inside(plan)
         try:
-            return (not path.exists() or path.read_text() == json_text(self.plan.to_json())) and (
+            return folder.read_plan(plan) in (None, self.plan.to_json()) and (
                 folder.read_json(facts) in (None, json.loads(json.dumps(self._facts())))
             )
-        except (RunError, OSError, UnicodeDecodeError):  # something else, or damaged: not to be overwritten
+        except RunError:  # something else, or damaged: not to be overwritten
             return False
 
     def to_json(self) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import BitsectError, RunError
-from ..files import read_json
 from ..runs.disk import reading
-from ..runs.folder import RunFolder
+from ..runs.folder import AGAIN, RunFolder
 from ..values.format import Format, rank
 from ..values.plan import Plan
 from ..values.scores import Scores
@@ -38,7 +37,6 @@ EDITED = Verdict(
     "plan.json was edited after it was judged",
     "figures are of the plan before; `bitsect evaluate RUN` judges the new one",
 )
-AGAIN = "remove it, and the same command makes it again"
 
 
 def read_story(path: str | Path) -> Story:
@@ -52,19 +50,28 @@ def read_story(path: str | Path) -> Story:
 
 
 def story_of(folder: RunFolder) -> Story:
-    """The story of an open run folder; what cannot be read is left out, and named in its faults."""
+    """The story of an open run folder.
+
+    What the verdict rests on must be there and whole; of the rest, what cannot be read is left out, and
+    named in its faults.
+    """
     known = _Reading(folder)
     run = folder.read_json("run.json")
     if run is None:
         raise RunError(f"{folder.path} is not a run, it holds no run.json")
     with reading(folder.path / "run.json", AGAIN):
         about = {name: str(run[name]) for name in ("model", "data", "task")}
-    structure = known.of("layers.json", Structure.from_json) or Structure()
+    structure = known.needed("layers.json", Structure.from_json) or Structure()
     choices = known.of("choices.json", Choices.from_json)
-    result = known.of("result.json", lambda data: data)
+    result = known.needed("result.json", dict)
     effort = known.of("effort.json", _effort) or _Effort()
     formats = known.plan()
-    answer = (result and known.parsed("result.json", lambda: answer_of(result))) or {}
+    answer = known.needed("result.json", answer_of) or {}
+    if answer and not formats:
+        raise RunError(
+            f"{folder.path / 'plan.json'} is gone, of which result.json speaks: `bitsect search "
+            f"{folder.path} --target {answer.get('target') or '99%'}` finds it again"
+        )
     judged = (result or {}).get("plan_key")
     if answer and formats and structure.layers and _key(structure, formats) != judged:
         answer["verdict"], choices = EDITED, None  # which are of the plan before
@@ -109,34 +116,25 @@ class _Reading:
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.faults = folder, list[str]()
 
-    def of(self, name: str, make: Callable[[Json], T]) -> T | None:
-        """What `make` makes of the file `name`; None where it is not there, or cannot be read."""
-        try:
-            data = self.folder.read_json(name)
-        except BitsectError as error:
-            self.faults.append(str(error))
-            return None
-        return None if data is None else self.parsed(name, lambda: make(data))
+    def needed(self, name: str, make: Callable[[Json], T]) -> T | None:
+        """What `make` makes of the file `name`; None where it is not there."""
+        data = self.folder.read_json(name)
+        with reading(self.folder.path / name, AGAIN):
+            return None if data is None else make(data)
 
-    def parsed(self, name: str, make: Callable[[], T]) -> T | None:
+    def of(self, name: str, make: Callable[[Json], T]) -> T | None:
+        """The same; None also where it cannot be read, which is a fault."""
         try:
-            with reading(self.folder.path / name, AGAIN):
-                return make()
+            return self.needed(name, make)
         except BitsectError as error:
             self.faults.append(str(error))
             return None
 
     def plan(self) -> dict[str, str]:
         """The format of every layer; nothing where no plan was found."""
-        path = self.folder.path / "plan.json"
-        if not path.exists():
-            return {}
-
-        def read() -> dict[str, str]:
-            data = read_json(self.folder.inside("plan.json"), what="plan")
-            return {str(name): Format.parse(str(each)).name for name, each in data["layers"].items()}
-
-        return self.parsed("plan.json", read) or {}
+        with reading(self.folder.path / "plan.json", AGAIN):
+            layers = (self.folder.read_plan("plan.json") or {"layers": {}})["layers"]
+            return {str(name): Format.parse(str(each)).name for name, each in layers.items()}
 
     def pairs(self) -> tuple[Interaction, ...]:
         """Every table of pairs of layers."""

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, BinaryIO
 
+from .. import files
 from ..errors import BitsectError, RunError
 
-LARGEST_JSON_BYTES = 64_000_000  # far above what a run writes, far below what fills a memory
+WHAT = "file of a run"
+OWN_FILES = "a run keeps its files in its own folder: remove it, or copy the run to where you can write"
+LARGEST_LINES = 2**30  # bytes of all plans that were ever evaluated, a line each
 START_ANEW = "pass [fresh=True] to start the run anew"
 
 
@@ -44,20 +46,11 @@ def json_text(data: Any) -> str:
 
 
 def open_file(path: Path, mode: str) -> BinaryIO:
-    """The ordinary file `path`, open in `mode`; links and devices are refused."""
-    if path.is_symlink() or (path.exists() and not S_ISREG(path.stat().st_mode)):
-        raise RunError(f"{path} is a link or no file: a run keeps its files in its own folder; remove it")
-    no_follow = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
+    """The run's own ordinary file `path`, open in `mode`; links, pipes and devices are refused."""
     try:
-        file: Any = open(  # noqa: SIM115, for the caller closes it
-            path, mode, opener=lambda name, flags: os.open(name, flags | no_follow, 0o666)
-        )
+        return files.open_file(path, mode, links=False)
     except OSError as error:
-        raise RunError(
-            f"{path} cannot be opened ({error.strerror}): a run works where it can write; copy it there"
-        ) from None
-    opened: BinaryIO = file
-    return opened
+        raise RunError(f"{path} cannot be opened ({error.strerror}): {OWN_FILES}") from None
 
 
 def lock(file: BinaryIO) -> bool:
@@ -81,28 +74,22 @@ def lock(file: BinaryIO) -> bool:
 def reading(path: Path, way_out: str) -> Iterator[None]:
     """Whatever goes wrong in reading a run's file becomes one line that names it and the `way_out`."""
     try:
-        yield
+        with files.reading(path, RunError, what=WHAT, way_out=way_out):
+            yield
+    except RunError:
+        raise
     except BitsectError as error:
-        raise RunError(f"{path}: {error}; {way_out}") from None
-    except RecursionError:
-        raise RunError(f"{path} cannot be read (it is nested too deep): {way_out}") from None
-    except Exception as error:  # a damaged file breaks its reader in every way there is
-        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise RunError(f"{path} cannot be read ({reason}): {way_out}") from None
+        raise RunError(f"{path}: {files.first_line(error)}; {way_out}") from None
 
 
 def read_json_object(path: Path, way_out: str) -> dict[str, Any] | None:
-    """The JSON object in `path`; None if there is no such file."""
-    if not path.exists() and not path.is_symlink():
+    """The JSON object in a run's file `path`; None if there is no such file."""
+    if not os.path.lexists(path):
         return None
-    with reading(path, way_out), open_file(path, "rb") as file:
-        text = file.read(LARGEST_JSON_BYTES + 1)
-        if len(text) > LARGEST_JSON_BYTES:
-            raise ValueError(f"it is larger than {LARGEST_JSON_BYTES:,} bytes")
-        data = json.loads(text)
-        if not isinstance(data, dict):
-            raise TypeError(f"expected an object, not a {type(data).__name__}")
-        return data
+    data = files.read_json(path, RunError, what=WHAT, way_out=way_out, links=False)
+    if not isinstance(data, dict):
+        raise RunError(f"{path}: expected an object, not a {type(data).__name__}: {way_out}")
+    return data
 
 
 def append_line(path: Path, text: str) -> None:
@@ -118,6 +105,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file that lines are appended to; a line that a kill cut short is taken off."""
     found = []
     with open_file(path, "r+b") as file:
+        if file.seek(0, os.SEEK_END) > LARGEST_LINES:
+            raise RunError(f"{path}: larger than {LARGEST_LINES // 2**30} GB: not a {WHAT}: {START_ANEW}")
+        file.seek(0)
         lines = [line for line in file if line.endswith(b"\n")]
         file.truncate(sum(map(len, lines)))
         for line in lines:

@@ -1,9 +1,9 @@
 """The run folder: what a run is of, and every finished piece of its work.
 
 A journal is a file of records that is only ever appended to; a record that a kill cut short is
-dropped on opening. All other files are written beside their name and moved into place. Everything
-says which run it belongs to, JSON with a checksum, so that nothing foreign or damaged is used. Plans
-alone are plain: they are for people to edit.
+dropped on opening. All other files are written beside their name and moved into place. Each record and
+each file has a check of what it holds, of its own name and of the run that it belongs to, so that nothing
+foreign, exchanged or damaged is used. Plans alone are plain: they are for people to edit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .disk import (
 )
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-VERSION = 2
+VERSION = 3
 LOCK = ".bitsect.lock"  # there from the first moment: it also says whose folder this is
 # Objects that were given in Python, which no spec can load again.
 MODEL_FILE, SAMPLES_FILE = "model.pt2", "samples.safetensors"
@@ -76,17 +76,18 @@ OTHERS = {
     "model_fingerprint": "another network, or other weights of it",
     "data_fingerprint": "other samples",
 }
+AGAIN = "remove it, and the same command makes it again"
 INNER = ("under-*", "draw-*")  # folders inside, each like a run of its own
 SUBFOLDERS = ("journals", "plans", "results")
 _HEAD = struct.Struct("<4sIQ")  # magic, checksum and length of what follows
-_MAGIC, _HEADER_MAGIC = b"bsj2", b"bsh2"
+_MAGIC, _HEADER_MAGIC = b"bsj3", b"bsh3"
 
 
 class Journal(MutableMapping[str, Arrays]):
     """Named arrays in an append-only file: `journal[key] = arrays` is kept from the moment it returns.
 
     It begins with a header that says what it is `of`. A file that begins otherwise is refused, and left
-    as it is.
+    as it is. The check of a record covers that header, its key and its arrays.
     """
 
     def __init__(self, path: Path, of: Mapping[str, Any] | None = None) -> None:
@@ -96,7 +97,9 @@ class Journal(MutableMapping[str, Arrays]):
         open_file(path, "ab").close()  # so that it is there
         self._file = open_file(path, "r+b")
         try:
-            self._end = self._begin(_record(_HEADER_MAGIC, json.dumps(of or {}, sort_keys=True).encode()))
+            header = _record(_HEADER_MAGIC, json.dumps(of or {}, sort_keys=True).encode())
+            self._seed = zlib.crc32(header)
+            self._end = self._begin(header)
             self._scan()
             self._file.truncate(self._end)
         except BaseException:
@@ -121,7 +124,7 @@ class Journal(MutableMapping[str, Arrays]):
             if magic != _MAGIC or length > size - self._end - _HEAD.size:
                 break
             body = self._file.read(length)
-            if zlib.crc32(body) != checksum:
+            if zlib.crc32(body, self._seed) != checksum:
                 break
             with reading(self.path, START_ANEW):
                 self._note(body)
@@ -144,9 +147,11 @@ class Journal(MutableMapping[str, Arrays]):
     def __setitem__(self, key: str, arrays: Arrays) -> None:
         name = key.encode()
         contiguous = {label: np.asarray(array, order="C") for label, array in arrays.items()}
+        if _has_nan(contiguous):
+            raise RunError(f"what was measured for '{key}' is no number (NaN): look at samples and task")
         body = struct.pack("<H", len(name)) + name + save(contiguous)
         # Not at the end of the file, where a write that failed may have left a part of itself.
-        self._write(self._end, _record(_MAGIC, body))
+        self._write(self._end, _record(_MAGIC, body, self._seed))
         self._note(body)
 
     def __getitem__(self, key: str) -> Arrays:
@@ -154,6 +159,8 @@ class Journal(MutableMapping[str, Arrays]):
         self._file.seek(start)
         with reading(self.path, START_ANEW):
             arrays: Arrays = load(self._file.read(length))
+            if _has_nan(arrays):
+                raise ValueError(f"'{key}' holds NaN, which no run keeps")
         return arrays
 
     def __delitem__(self, key: str) -> None:
@@ -172,8 +179,12 @@ class Journal(MutableMapping[str, Arrays]):
         self._file.close()
 
 
-def _record(magic: bytes, body: bytes) -> bytes:
-    return _HEAD.pack(magic, zlib.crc32(body), len(body)) + body
+def _record(magic: bytes, body: bytes, seed: int = 0) -> bytes:
+    return _HEAD.pack(magic, zlib.crc32(body, seed), len(body)) + body
+
+
+def _has_nan(arrays: Arrays) -> bool:
+    return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in arrays.values())
 
 
 class RunFolder:
@@ -318,25 +329,27 @@ class RunFolder:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.inside(name)
-        way_out = START_ANEW if name == "run.json" else "remove it, and the same command makes it again"
+        way_out = START_ANEW if name == "run.json" else AGAIN
         data = read_json_object(path, way_out)
         if data is None:
             return None
         if name == "run.json" and data.get("version") != VERSION:
-            raise RunError(f"{path} is of another version of bitsect: {START_ANEW}")
+            raise RunError(f"{path} is of another version of bitsect, which is not read: {START_ANEW}")
         checksum = data.pop("checksum", None)
-        with reading(path, way_out):
-            actual = fingerprint_json(data)
-        if checksum != actual:
+        if checksum != fingerprint_json({name: data}):
             raise RunError(f"{path} is damaged, or was edited: {way_out}")
         if self.run is not None and data.get("run") != self.run:
             raise RunError(f"{path} is of another run: {way_out}")
         return data
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
-        """Keep `data` under `name`, with the run that it belongs to and a checksum."""
+        """Keep `data` under `name`, with the run that it belongs to and a checksum of all three."""
         entries = {**data, "run": self.run}
-        write_text(self.inside(name), json_text({**entries, "checksum": fingerprint_json(entries)}))
+        write_text(self.inside(name), json_text({**entries, "checksum": fingerprint_json({name: entries})}))
+
+    def read_plan(self, name: str) -> Any | None:
+        """What the file of a plan holds, which people may edit; None where there is no such file."""
+        return read_json_object(self.inside(name), "mend it, or the same command makes it again")
 
     def note_plan(self, plan: Plan) -> None:
         """Keep an evaluated plan as a plan: journals know it by its key alone."""
