@@ -115,6 +115,61 @@ def test_the_hessian_of_experts_is_measured() -> None:
     assert all(score == score for score in scores.values)
 
 
+# Networks of no known kind
+
+
+class Speller(nn.Module):
+    """Letters at every time, time × batch × letters as the loss of CTC wants them, and how many there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hear, self.spell, self.count = nn.Conv1d(4, 8, 3, padding=1), nn.Linear(8, 11), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Any:
+        heard = torch.relu(self.hear(x)).permute(2, 0, 1)
+        letters = self.spell(heard)
+        return letters, letters.argmax(-1), self.count(heard.mean(0))[:, 0], x, heard.mean()
+
+
+def test_outputs_of_any_shape_are_judged_by_themselves(tmp_path: Path) -> None:
+    samples, model = seeded(24, 4, 6), refill(Speller())
+    for data in (samples, (samples, tokens(24, 3))):  # labels of whatever kind are left aside
+        result = quantize(model, data, out=tmp_path / "run", target="90%")
+        assert [name for name, _ in result.run.task.axes] == ["0", "1", "2"]
+        assert any("not judged: '3', '4'" in note for note in result.notes)
+        assert not any("depends on the others in its batch" in note for note in result.notes)
+    run = result.run
+    inputs = run.samples.inputs(slice(None))
+    with torch.no_grad():
+        (letters, best, count, *_), (letters_q, best_q, count_q, *_) = model(inputs), result.model()(inputs)
+    size = letters.square().sum((0, 2))
+    kept = 1 - (letters_q - letters).square().sum((0, 2)) / size
+    kept += 1 - (best_q != best).float().mean(0)
+    least = torch.stack([part.square().mean() / 10 for part in count.split(run.batch_size)])
+    least = least.repeat_interleave(run.batch_size)[: len(count)]
+    kept += 1 - ((count_q - count).square() / torch.maximum(count.square(), least)).clamp(max=1)
+    assert result.rows[-1].evaluation.accuracy == pytest.approx(float(kept.mean()) / 3, abs=1e-4)
+    assert result.export(tmp_path / "model.pt2").failures == ()
+    again = bitsect.quantize(tmp_path / "run", target="80%")
+    assert again.run.task.name == "outputs"
+    assert bitsect.evaluate(tmp_path / "run", (samples, tokens(24))).plan.evaluation.accuracy > 0.9
+    with pytest.raises(BitsectError, match="not the output '3' of the network is made by layers"):
+        quantize(model, samples, output="3")
+    with pytest.raises(BitsectError, match="the float network, which the file does not hold"):
+        bitsect.evaluate_file(again.export(tmp_path / "model.onnx").path, (samples, tokens(24)))
+
+
+def test_a_fixed_batch_that_is_not_the_first_axis_is_cut() -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        return self.a(x).reshape(int(x.shape[0]), 5, 3).transpose(0, 1)
+
+    model = Block(run, a=nn.Linear(4, 15))
+    result = quantize(refill(model), seeded(21, 4))
+    assert result.run.program.fixed_batch == 8
+    assert result.run.task.axes == (("", (1, 1)),)
+    torch.testing.assert_close(result.run.program.run(seeded(3, 4)), model(seeded(3, 4)))
+
+
 # What is said
 
 

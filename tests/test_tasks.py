@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from bitsect.errors import BitsectError, DataError
 from bitsect.names import resolve
 from bitsect.sources.tasks.classification import check_labels
+from bitsect.sources.tasks.fitting import fitting_task
 from bitsect.sources.tasks.outputs import divergence, logits, logits_name, named_tensors
 from bitsect.sources.tasks.task import Task, task_named
 
@@ -119,7 +120,8 @@ def test_logits_of_a_hugging_face_output():
 @pytest.mark.parametrize("outputs", [SCORES[None], {"ids": LABELS}, None, (), SCORES.long()])
 def test_outputs_without_logits_are_refused(outputs):
     with pytest.raises(
-        DataError, match=r"not float \[batch, classes\]: give a task of your own, task=f with"
+        DataError,
+        match=r"not float \[batch, classes\]: judge all outputs .* by task='outputs', or give",
     ):
         logits(outputs)
 
@@ -212,7 +214,9 @@ def test_labels_that_the_network_has_no_class_for():
         check_labels(LABELS % 6, 5)
     with pytest.raises(DataError, match="row 1 has label 8, but the network has 5 classes"):
         task_named("classification").outcome(SCORES[:, :5], LABELS)
-    with pytest.raises(DataError, match="one integer for each sample; for anything else give a task of your"):
+    with pytest.raises(
+        DataError, match="one integer for each sample, or a row that is 1 for its class; for any"
+    ):
         check_labels(LABELS[:, None].expand(7, 2), 9)
     with pytest.raises(DataError, match="one integer for each sample"):
         check_labels(LABELS.float(), 9)
@@ -318,3 +322,117 @@ def test_references_that_cannot_be_resolved(reference, message, tmp_path, monkey
 
 def test_references_reach_into_classes():
     assert resolve("pathlib:Path.cwd", "anything")() is not None
+
+
+# The outputs as a whole
+
+FLOAT = {
+    "boxes": torch.randn(6, 3, 4),
+    "classes": torch.arange(12).reshape(6, 2),
+    "time": torch.randn(5, 6, 2),
+}
+AXES = {"boxes": (0, 1), "classes": (0, 1), "time": (1, 1)}
+
+
+def outputs_task(axes=AXES, output=None):
+    return task_named("outputs").on(output, FLOAT, axes)
+
+
+def relative(found, wanted, axis=0):
+    """The slow reference: the relative squared error of every sample, in numpy's words."""
+    rows = [(f, w) for f, w in zip(found.unbind(axis), wanted.unbind(axis), strict=True)]
+    least = 0.1 * torch.stack([w.square().sum() for _, w in rows]).mean()
+    return torch.stack([(f - w).square().sum() / max(w.square().sum(), least) for f, w in rows])
+
+
+def test_outputs_are_scored_by_their_relative_error_whatever_their_shape():
+    moved = {name: each + 0.05 * torch.randn(each.shape) for name, each in FLOAT.items() if name != "classes"}
+    moved["classes"] = FLOAT["classes"].clone()
+    moved["classes"][2, 0] = 99  # one of its two numbers
+    task = outputs_task()
+    loss, score, _ = task.outcome(moved, task.answers(FLOAT))
+    boxes, time = relative(moved["boxes"], FLOAT["boxes"]), relative(moved["time"], FLOAT["time"], 1)
+    changed = torch.tensor([0, 0, 0.5, 0, 0, 0])
+    torch.testing.assert_close(score.float(), 1 - (boxes + time + changed) / 3)
+    torch.testing.assert_close(loss.float(), (boxes + time) / 2)
+    assert (task.score(FLOAT, task.answers(FLOAT)) == 1).all()
+    one = outputs_task(output="time")
+    torch.testing.assert_close(one.score(moved, one.answers(FLOAT)).float(), 1 - time)
+    assert torch.equal(task.divergence(FLOAT, moved), 1 - score)
+
+
+def test_outputs_that_are_zero_have_a_score():
+    task = task_named("outputs").on(None, FLOAT, {"": (0, 1)})
+    zero, few = torch.zeros(3, 2), torch.tensor([[0.0, 0], [1, 1], [2, 2]])
+    assert task.score(zero, task.answers(zero)).tolist() == [1, 1, 1]
+    assert task.score(zero + torch.eye(3)[:, :2], task.answers(zero)).tolist() == [0, 0, 1]
+    score = task.score(few + 0.1, task.answers(few))
+    assert score[0] == pytest.approx(1 - 0.02 / (0.1 * 10 / 3))  # by a tenth of the mean square of all
+    assert score[2] == pytest.approx(1 - 0.02 / 8)
+
+
+def test_several_entries_of_a_sample_and_complex_numbers():
+    task = task_named("outputs").on(None, FLOAT, {"": (0, 5)})
+    flat = torch.randn(20, 3, dtype=torch.complex64)  # 5 boxes of each of 4 images
+    moved = flat.clone()
+    moved[7] += 1
+    score = task.score(moved, task.answers(flat))
+    assert (score < 1).tolist() == [False, True, False, False]
+    assert task.answers(flat).shape == (4, 30)
+
+
+def test_whole_numbers_alone_have_a_score_and_no_loss():
+    task = outputs_task({"classes": (0, 1)})
+    loss, score, _ = task.outcome({"classes": FLOAT["classes"] + 1}, task.answers(FLOAT))
+    assert loss is None
+    assert score.tolist() == [0] * 6
+    with pytest.raises(DataError, match="no output of the network is made by layers for every sample"):
+        outputs_task({})
+    with pytest.raises(DataError, match="not the output 'boxes' of the network is made by layers"):
+        outputs_task({"time": (1, 1)}, "boxes")
+
+
+def test_logits_are_judged_alone_where_a_network_calls_them_so():
+    outputs = {"logits": SCORES[:, None], "hidden": SCORES}
+    task = task_named("outputs").on(None, outputs, {"logits": (0, 1), "hidden": (0, 1)})
+    assert task.output == "logits"
+    assert task.answers(outputs).shape == (7, 9)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "axes", "labels", "expected"),
+    [
+        (SCORES, (0, 1), LABELS, "classification"),
+        (SCORES, (0, 1), None, "classification"),
+        (SCORES, (0, 1), F.one_hot(LABELS, 9), "classification"),
+        (SCORES, (0, 1), F.one_hot(LABELS, 9).float(), "classification"),
+        (SCORES, (0, 1), LABELS[:, None].float(), "classification"),
+        (SCORES, (0, 1), LABELS + 100, "classification"),  # where they are refused, as labels to mend
+        (SCORES, (0, 1), F.one_hot(LABELS, 9) | F.one_hot(LABELS * 0, 9), "multi-label"),
+        (SCORES, (0, 1), SCORES, "outputs"),
+        (SCORES, (0, 1), SCORES[:, 0], "outputs"),
+        (SCORES, (0, 1), torch.zeros(7, 4).long(), "outputs"),
+        (SCORES, (1, 1), LABELS, "outputs"),
+        (SCORES, (0, 7), LABELS[:1], "outputs"),
+        (SCORES[:, :1], (0, 1), LABELS % 2, "classification"),
+        (SCORES[:, 0], (0, 1), LABELS.float() % 2, "classification"),
+        (SCORES[:, :1], (0, 1), None, "outputs"),
+        (SCORES[:, :1], (0, 1), SCORES[:, 0], "outputs"),
+        (SCORES[None], (1, 1), LABELS, "outputs"),
+        (LABELS, (0, 1), LABELS, "outputs"),
+    ],
+)
+def test_the_task_that_fits_where_nobody_names_one(outputs, axes, labels, expected):
+    name, why = fitting_task(outputs, {"": axes}, labels)
+    assert name == expected
+    assert bool(why) == (name != "classification")
+
+
+def test_one_hot_labels_are_the_classes_that_they_name():
+    task = task_named("classification")
+    hot = F.one_hot(LABELS, 9)
+    for given in (hot, hot.float(), hot.bool(), LABELS.float(), LABELS[:, None]):
+        assert torch.equal(task.score(SCORES, given), task.score(SCORES, LABELS))
+        assert task.chance(given) == task.chance(LABELS)
+    with pytest.raises(DataError, match="one-hot labels of 9 classes: the network has 5"):
+        task.score(SCORES[:, :5], hot)

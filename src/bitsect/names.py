@@ -93,6 +93,16 @@ def resolve(reference: str, what: str) -> object:
     return found
 
 
+def some(names: Collection[str], most: int = 5) -> str:
+    """The first names of many, for a message.
+
+    >>> some(["a", "b", "c"], 2)
+    "'a', 'b' … (3 in all)"
+    """
+    shown = ", ".join(f"'{name}'" for name in list(names)[:most])
+    return shown if len(names) <= most else f"{shown} … ({len(names)} in all)"
+
+
 @contextmanager
 def user_folders() -> Iterator[None]:
     """A block in which modules are also found, last of all, in the folders in which users named some."""

@@ -24,7 +24,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ..errors import BitsectError
-from ..sources.tasks.outputs import as_logits, logits, pick
+from ..sources.tasks.outputs import as_logits, as_numbers, logits, pick
 from ..sources.tasks.task import Task
 from ..values import Damage, Format
 from ..values.damage import Change
@@ -128,7 +128,8 @@ class _Comparison:
         """The scaled move [samples, width] from float to `outputs`."""
         moved = []
         for (leaf, _), (base, p, root) in zip(self._parts(outputs), self._base, strict=True):
-            move = leaf - base
+            # What whole numbers, such as classes, move by says nothing: which of them changed does.
+            move = leaf - base if leaf.is_floating_point() else (leaf != base).float()
             centred = move if p is None else move - (p * move).sum(-1, keepdim=True)
             moved.append((root * centred).reshape(self._samples, -1).float())
         return torch.cat(moved, 1).cpu()
@@ -139,6 +140,8 @@ class _Comparison:
         Logits are what classification reads, or what a network calls so; without either, all outputs
         count and none is taken for logits. Where one output is judged, it alone counts.
         """
+        if self._task.needs_axes:
+            return [(as_numbers(part), False) for part in self._task.parts(outputs).values()]
         judged = self._task.output
         one = None if judged is None else pick(outputs, judged)
         if self._task.name in CLASSIFICATION:
@@ -162,6 +165,8 @@ class _Comparison:
 
 def _scale(base: Tensor, soft: bool, temperature: float) -> tuple[Tensor | None, Tensor]:
     """What a move is centred by, if it is, and what it is multiplied by: then its square is the damage."""
+    if not base.is_floating_point():
+        return None, torch.tensor(base[0].numel() ** -0.5)
     if not soft:
         power = base.double().square().mean() * base[0].numel()
         return None, torch.where(power > 0, power, 1.0).rsqrt().to(base.dtype)

@@ -28,6 +28,8 @@ from ..values.pieces import Done, Piece
 from .prefixes import Prefixes
 from .work import Crew, Work, fill, in_order, shared
 
+REFERENCE_BYTES = 256 * 2**20  # of float outputs that are kept where a task compares with them
+
 
 class Evaluator:
     """Judges plans on the samples, batch by batch; a batch of a plan is judged once.
@@ -56,6 +58,7 @@ class Evaluator:
         self.done: Done = {} if done is None else done
         self.progress = progress
         self._reference: dict[int, Any] = {}  # what the float network gives, where expectations are asked for
+        self._wanted: dict[int, Tensor] = {}  # and where a task compares with it
         self.judged_batches = 0  # by this evaluator, not remembered from before
 
     @property
@@ -169,22 +172,29 @@ class Evaluator:
 
     def part(self, indices: slice | Tensor) -> tuple[Inputs, Tensor]:
         """The inputs and labels of some samples."""
-        return self.samples.inputs(indices), self.labels[indices]
+        inputs = self.samples.inputs(indices)
+        return inputs, self._own_answers(inputs) if self.task.reference else self.labels[indices]
 
     def batch(self, start: int) -> tuple[Inputs, Tensor]:
         """The inputs and labels of the batch that begins with the sample `start`."""
-        return self.part(self.parts[start])
+        if not self.task.reference:
+            return self.part(self.parts[start])
+        if start in self._wanted:
+            return self.samples.inputs(self.parts[start]), self._wanted[start]
+        inputs, wanted = self.part(self.parts[start])
+        if sum(map(_bytes, (*self._wanted.values(), wanted))) <= REFERENCE_BYTES:
+            self._wanted[start] = wanted
+        return inputs, wanted
 
     @property
     def again(self) -> Callable[[Evaluator], Evaluator]:
         """Makes this of a worker's own evaluator: that is it already."""
         return _itself
 
-    def _answer(self, start: int) -> Piece:
-        inputs = self.samples.inputs(self.parts[start])
+    def _own_answers(self, inputs: Inputs) -> Tensor:
         outputs = self.program.run(inputs)
         check_finite(self.program, inputs, outputs, FLOAT_ROUNDING)
-        return {"answer": self.task.answers(outputs).cpu().numpy()}
+        return self.task.answers(outputs)
 
     def _judge(self, start: int, rounding: Rounding) -> Piece:
         inputs, labels = self.batch(start)
@@ -241,7 +251,16 @@ def expectations(evaluator: Evaluator, plan: Plan) -> Work:
 def own_answers(evaluator: Evaluator) -> Work:
     """The float network's own answers, which workers are given as labels."""
     names = tuple(f"own/{start}" for start in evaluator.parts)
-    return Work(names, lambda name: evaluator._answer(int(name.partition("/")[2])))
+
+    def answer(name: str) -> Piece:
+        inputs = evaluator.samples.inputs(evaluator.parts[int(name.partition("/")[2])])
+        return {"answer": evaluator._own_answers(inputs).cpu().numpy()}
+
+    return Work(names, answer)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _itself(evaluator: Evaluator) -> Evaluator:

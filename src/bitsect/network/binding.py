@@ -99,16 +99,24 @@ class Binding:
             raise DataError(f"input '{node.name}' is {value.dtype}; the network takes {expected.dtype}")
 
     def can_cut(self, value: Any, rows: int) -> bool:
-        """True if padding rows can be cut from `value`: its first axis is the batch, or a multiple of it."""
-        if self.batch is None or rows == self.batch or not isinstance(value, Tensor):
-            return True
-        return value.ndim > 0 and value.shape[0] % self.batch == 0
+        """True if padding rows can be cut from `value`: an axis is the batch, or the first a multiple."""
+        return self.batch is None or rows == self.batch or self._axis(value) is not None
 
     def without_padding(self, value: Any, rows: int) -> Any:
-        batch = self.batch
-        if batch is None or rows == batch or not isinstance(value, Tensor) or not self.can_cut(value, rows):
+        axis = self._axis(value)
+        if self.batch is None or rows == self.batch or axis is None:
             return value
-        return value[: rows * (value.shape[0] // batch)]
+        return value.narrow(axis, 0, rows * (value.shape[axis] // self.batch))
+
+    def _axis(self, value: Any) -> int | None:
+        """The axis along which the samples of a fixed batch lie."""
+        if not isinstance(value, Tensor) or not value.ndim or self.batch is None:
+            return None
+        return (
+            0
+            if value.shape[0] % self.batch == 0
+            else next((axis for axis, size in enumerate(value.shape) if size == self.batch), None)
+        )
 
 
 def call_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

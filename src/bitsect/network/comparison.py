@@ -33,10 +33,10 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
     Refused is a program that predicts something else for a reason that is not known. Networks without
     weights and networks that draw random numbers are not compared.
     """
-    tensors = _values(program)
+    tensors = values_of(program)
     if any(tensor.device.type == "meta" for tensor in tensors) or draws_numbers(program):
         return None
-    noise = _noise(tensors)
+    noise = noise_of(tensors)
     try:
         captured = program.run(inputs)
     except (RuntimeError, IndexError) as error:
@@ -48,7 +48,7 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
         ) from error
 
     def against(outputs: Any) -> Comparison:
-        return _compared(_tensors(outputs), _tensors(captured), noise)
+        return compared(_tensors(outputs), _tensors(captured), noise)
 
     try:
         expected = _answer(model, inputs)
@@ -57,7 +57,7 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
     found = against(expected)
     if found.is_noise:
         return found
-    if not _compared(_tensors(expected), _tensors(_answer(model, inputs)), noise).is_noise:
+    if not compared(_tensors(expected), _tensors(_answer(model, inputs)), noise).is_noise:
         return replace(found, why=UNSTEADY)
     with _without_fast_path():
         if against(_answer(model, inputs)).is_noise:
@@ -75,17 +75,7 @@ def draws_numbers(program: Program) -> bool:
     return any(node.op == "call_function" and is_random(node) for node in program.exported.graph.nodes)
 
 
-def mixes_samples(program: Program, inputs: Inputs, others: Inputs) -> bool:
-    """Whether the answers to `inputs` are others where more samples run with them: `others` begin with them.
-
-    So it is where a network takes statistics of its batch, or compares its samples with each other.
-    """
-    alone, among = _tensors(program.run(inputs)), _tensors(program.run(others))
-    cut = [other[: len(one)] if one.ndim else other for one, other in zip(alone, among, strict=True)]
-    return not _compared(alone, cut, _noise(_values(program))).is_noise
-
-
-def _values(program: Program) -> list[Tensor]:
+def values_of(program: Program) -> list[Tensor]:
     values = [node.meta.get("val") for node in program.exported.graph.nodes]
     return [value for value in values if isinstance(value, Tensor)]
 
@@ -111,7 +101,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
 
-def _compared(expected: list[Tensor], captured: list[Tensor], noise: float) -> Comparison:
+def compared(expected: list[Tensor], captured: list[Tensor], noise: float) -> Comparison:
     # The fast path leaves out positions that are padding in all rows.
     if [one.shape for one in expected] != [other.shape for other in captured]:
         return Comparison(math.inf, math.inf, noise, 1, 1)
@@ -147,7 +137,7 @@ def _predicted(outputs: Tensor) -> Tensor:
     return outputs.argmax(-1) if outputs.ndim > 1 and outputs.shape[-1] > 1 else outputs > 0
 
 
-def _noise(tensors: list[Tensor]) -> float:
+def noise_of(tensors: list[Tensor]) -> float:
     """Half of the digits of the coarsest numbers in the network: √ε, 3·10⁻⁴ for float32."""
     coarsest = max((torch.finfo(t.dtype).eps for t in tensors if t.is_floating_point()), default=0.0)
     on_gpu = any(tensor.is_cuda for tensor in tensors)  # where products may be made in TF32

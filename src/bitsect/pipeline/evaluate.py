@@ -22,7 +22,7 @@ from ..values.options import given
 from ..values.settings import ROWS
 from .keywords import with_options
 from .methods import method_of
-from .notes import NO_LABELS, about_output
+from .notes import NO_LABELS, about_output, about_reference
 from .plans import parse_format, plan_for
 from .rows import Row
 
@@ -109,8 +109,10 @@ def evaluate(
             evaluator = run.evaluator(None if name == "float" else set(planned.values()), samples)
             with run.progress.stage(f"evaluate {name}", len(evaluator.samples)) as evaluator.progress:
                 rows.append(Row(name, each, evaluator(each), cost(each, run.layers)))
-        agreement = evaluator.samples.labels is None
+        agreement = evaluator.samples.labels is None and not run.task.reference
         notes = [NO_LABELS] if agreement else []
+        if run.task.reference:
+            notes += about_reference(run)
         if not apart:
             notes.append("ranges come from the judged samples themselves; [calibration=FILE] takes others")
         return Judgement(rows[0], rows[1], agreement, (*notes, *about_output(run)))
@@ -163,4 +165,10 @@ def _task_of(model: OnnxModel, task: Any) -> Task:
     known = model.metadata.get("bitsect.task", "classification")
     if task is None and known not in TASKS:
         raise OptionError(f"{model.path} was judged by the task '{known}': pass it again with [task={known}]")
-    return task_named(task or known)
+    found = task_named(task or known)
+    if found.reference:
+        raise OptionError(
+            f"task '{found.name}' compares with the float network, which the file does not hold: "
+            "`bitsect evaluate RUN` judges the plan, or [task=] names another task"
+        )
+    return found

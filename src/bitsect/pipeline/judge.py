@@ -51,8 +51,8 @@ class Judge:
 
     @property
     def labels(self) -> Tensor | None:
-        """The labels that samples are judged by; None where a user's function judges the network."""
-        return self.evaluator.labels if self.function is None else None
+        """The labels that samples are judged by; None where a user's function or float outputs judge."""
+        return None if self.function or self.run.task.reference else self.evaluator.labels
 
     def allow(self, formats: Iterable[Format]) -> None:
         """Judge plans of these formats from now on: the run was calibrated for them."""

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from ..network.comparison import draws_numbers, mixes_samples
+from ..names import some
+from ..network.comparison import draws_numbers
 from ..network.exported_program import example_outputs
+from ..network.outputs import mixes_samples, output_axes
 from ..network.remarks import remarks, unseen_layers
 from ..runs.run import Run
 from ..solve.allowed import Allowed
@@ -143,8 +145,27 @@ def _about_samples(
             f"the network takes sequences of one length: shorter ones are filled up to {length}, masked, and "
             "ranges see what fills them"
         )
-    if agreement:
+    if run.task.reference:
+        yield from about_reference(run)
+    elif agreement:
         yield NO_LABELS
+
+
+def about_reference(run: Run) -> Iterator[str]:
+    """What accuracy means where no labels are looked at, and which outputs have no part in it."""
+    if not run.task.needs_axes:
+        yield "accuracy is the mean cosine to the float network's own features; labels are left aside"
+        return
+    yield (
+        "accuracy is 1 − the squared error of the outputs over the square of the float network's own, the "
+        "mean over outputs and samples; labels are left aside"
+    )
+    judged, axes = dict(run.task.axes), output_axes(run.program)
+    names = [name for name in named_tensors(example_outputs(run.program.exported)) if name not in judged]
+    if others := [name for name in names if name in axes]:
+        yield f"output '{run.task.output}' is what is judged, not {some(others)}: [output=NAME] takes another"
+    if fixed := [name for name in names if name not in axes]:
+        yield f"not judged: {some(fixed)}, which no layer reaches, or which have no part for every sample"
 
 
 def _about_batches(run: Run) -> Iterator[str]:
@@ -166,7 +187,7 @@ def _about_batches(run: Run) -> Iterator[str]:
 def about_output(run: Run) -> Iterator[str]:
     """Which output was judged, where the network has several and none is called logits."""
     names = list(named_tensors(example_outputs(run.program.exported)))
-    if run.task.output not in (None, "logits") and len(names) > 1:
+    if not run.task.needs_axes and run.task.output not in (None, "logits") and len(names) > 1:
         others = ", ".join(name for name in names if name != run.task.output)
         yield f"output '{run.task.output}' is what is judged, not {others}: [output=NAME] takes another"
 

@@ -90,7 +90,7 @@ class Result:
     @property
     def agreement(self) -> bool:
         """Whether accuracy is agreement with the float network, for want of labels."""
-        return self.run.samples.labels is None
+        return self.run.samples.labels is None and not self.run.task.reference
 
     @property
     def seconds(self) -> Mapping[str, float]:

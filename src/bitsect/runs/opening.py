@@ -15,18 +15,16 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from ..errors import BitsectError, CaptureError, DataError, RunError
+from ..errors import CaptureError, DataError, RunError
 from ..measure.traces import fitting_rows
 from ..network.capture import capture
-from ..network.exported_program import example_outputs
 from ..network.program import Program
 from ..solve.confidence import split
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
 from ..sources.models import full_spec, load_model, preparation_for
 from ..sources.preparation import Preparation, Reading
-from ..sources.tasks import TASKS
-from ..sources.tasks.task import Task, task_named
+from ..sources.tasks.task import Task
 from ..values import Comparison, Resources, Settings, placement_named
 from ..values.options import changed, given, on_top_of, to_json
 from ..values.settings import ROWS
@@ -38,6 +36,7 @@ from .progress import Progress
 from .recorded import Recorded, is_kept, keep_objects, read_samples
 from .run import Run
 from .sites import hired
+from .tasks import task_for, task_of
 
 Model = str | Path | nn.Module | ExportedProgram
 
@@ -83,7 +82,7 @@ def open_run(
         _check(program)
         if not program.any_length:
             samples = samples.at_length(program.length)
-        task = task_named(asked.settings.task).on(asked.settings.output, example_outputs(program.exported))
+        task, samples = task_for(asked.settings, preparation, program, samples, progress)
         resolved = _resolved(asked.settings, program, task, resources)
         facts = _facts(program, samples, task, resolved) | asked.verified
         asked.check_moved(known, folder, facts, samples.spec)
@@ -143,7 +142,7 @@ class _Asked:
         """With what the run in `folder` was made of, where nothing else is asked for."""
         settings = on_top_of(known.settings, self.settings)
         if "task" not in given(self.settings):
-            settings = on_top_of(settings, Settings(task=_task(known, folder, trust)))
+            settings = on_top_of(settings, Settings(task=task_of(known, folder, trust)))
         model, data, verified, moved = known.model, self.data, {}, False
         if known.keeps_model:
             model = str(known.stored(folder, MODEL_FILE))
@@ -366,18 +365,3 @@ def _check(program: Program) -> None:
         raise CaptureError(
             "the network has no weights, only shapes: `bitsect layers` and `bitsect latency` work on it"
         )
-
-
-def _task(known: Recorded, folder: RunFolder, trust: bool) -> Task:
-    """The task that a run was made with; one's own is code, and imported for those who trust it."""
-    if known.task not in TASKS and ":" in known.task and not trust:
-        raise RunError(
-            f"{folder.path} is judged by {known.task}, which is code to import: pass [task={known.task}] "
-            "if it is yours, or [trust=True]"
-        )
-    try:
-        return task_named(known.task)
-    except BitsectError as error:
-        raise RunError(
-            f"{folder.path} was made with a task that is not found: {error}; pass it again"
-        ) from None

@@ -243,7 +243,7 @@ class Run:
         """Everything that a worker needs to make `evaluator` again."""
         assert self.workers is not None
         labels = None
-        if evaluator.samples.labels is None:
+        if evaluator.samples.labels is None and not self.task.reference:
             with suppress(DataError):  # a task that cannot answer is refused where it is asked
                 labels = evaluator.labels
         formats = () if in_float else tuple(sorted(self._fitted, key=str))

@@ -70,7 +70,8 @@ class Settings:
         python="Any",
     )
     task: Any = option(
-        "How outputs are judged",
+        "How outputs are judged; without it, outputs where they are no classes (99% lets their squared error "
+        "be 1% of the float outputs' squares)",
         SAMPLES,
         default="classification",
         choices="bitsect.sources.tasks:TASKS",

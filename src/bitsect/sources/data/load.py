@@ -68,7 +68,10 @@ def load_samples(
     if reading.preparation.inputs is not None and not isinstance(data, Samples):
         source = without_padding(source)  # a network of transformers takes any length
     _check_tokens(source, reading.preparation)
-    if reading.task == "features":  # what is kept are the float network's own, whatever classes there are
+    if reading.task in (
+        "features",
+        "outputs",
+    ):  # what is kept are the float network's own, whatever classes there are
         source = source.without_labels()
     options: dict[str, Any] = {key: value for key, value in asdict(pixels).items() if value is not None}
     if isinstance(data, Samples):

@@ -81,7 +81,7 @@ def _filler(reading: Reading) -> int:
 
 def _labels(columns: Columns, reading: Reading) -> Tensor | None:
     """One label for each sample: a class, a number, or for several classes 0 and 1 each."""
-    if reading.task == "features" or not columns.has("label"):
+    if reading.task in ("features", "outputs") or not columns.has("label"):
         return None
     values = columns.values("label")
     if reading.task == "multi-label":

@@ -15,5 +15,6 @@ TASKS = {
     "masked-language-modelling": "bitsect.sources.tasks.sequences:MASKED_LANGUAGE",
     "regression": "bitsect.sources.tasks.quantities:REGRESSION",
     "features": "bitsect.sources.tasks.quantities:KEEP_FEATURES",
+    "outputs": "bitsect.sources.tasks.whole:KEEP_OUTPUTS",
     "segmentation": "bitsect.sources.tasks.segmentation:SEGMENTATION",
 }

@@ -78,8 +78,24 @@ def _chances(reference: Any) -> Tensor:
     return found.to(torch.promote_types(found.dtype, torch.float32)).softmax(1)
 
 
+def are_one_hot(labels: Tensor) -> bool:
+    """Whether each row of labels is 1 for one class, and 0 for all others."""
+    is_table = labels.ndim == 2 and labels.shape[1] > 1
+    return is_table and bool((((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)).all())
+
+
+def as_classes(labels: Tensor) -> Tensor:
+    """Labels as one whole number for each sample, where they are so in a column, as floats or one-hot."""
+    if are_one_hot(labels):
+        return labels.int().argmax(1)
+    flat = labels.flatten() if labels.numel() == len(labels) else labels
+    is_whole = not flat.is_floating_point() or bool((flat == flat.round()).all())
+    return flat.to(torch.int64) if is_whole else flat
+
+
 def most_common(labels: Tensor, answers: int = 1) -> float:
     """The share of the labels that is one of the `answers` most common classes."""
+    labels = as_classes(labels)
     counts = np.unique(labels.cpu().numpy(), return_counts=True)[1]
     return float(np.sort(counts)[-answers:].sum()) / labels.numel()
 
@@ -89,7 +105,7 @@ def check_labels(labels: Tensor, classes: int) -> None:
     if labels.ndim != 1 or labels.is_floating_point():
         raise DataError(
             f"labels {labels.dtype} {tuple(labels.shape)}: classification takes one integer for each "
-            f"sample; for anything else {OWN_TASK}"
+            f"sample, or a row that is 1 for its class; for anything else {OWN_TASK}"
         )
     outside = ((labels < 0) | (labels >= classes)).nonzero().flatten()
     if len(outside):
@@ -105,6 +121,9 @@ def _class_labels(outputs: Any, labels: Tensor) -> Tensor:
     """The labels as classes of these outputs; those of a single logit may be floats, and in a column."""
     columns = logits(outputs).shape[1]
     if columns > 1:
+        if are_one_hot(labels) and labels.shape[1] != columns:
+            raise DataError(f"one-hot labels of {labels.shape[1]} classes: the network has {columns}")
+        labels = as_classes(labels)
         check_labels(labels, columns)
         return labels
     flat = labels.flatten()

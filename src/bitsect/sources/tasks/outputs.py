@@ -13,7 +13,13 @@ from torch.nn import functional as F
 from ...errors import DataError
 
 IGNORED = -100  # the label of a position that is not judged, as everywhere in PyTorch
-OWN_TASK = "give a task of your own, task=f with f(outputs, labels) → (loss, score) of every sample"
+OWN_TASK = (
+    "judge all outputs against the float network's by [task=outputs], or give a task of your own, "
+    "task=f with f(outputs, labels) → (loss, score) of every sample"
+)
+
+# Where the samples of an output lie: along which axis, and how many entries there each of them has.
+Axis = tuple[int, int]
 
 
 def named_tensors(outputs: Any) -> dict[str, Tensor]:
@@ -32,6 +38,20 @@ def pick(outputs: Any, name: str) -> Tensor:
         given = f"it gives {', '.join(tensors)}" if any(tensors) else "its one output has no name"
         raise DataError(f"the network has no output '{name}': {given}")
     return tensors[name]
+
+
+def rows_of(output: Tensor, axis: Axis) -> Tensor:
+    """An output as [batch, values]."""
+    along, entries = axis
+    moved = output.movedim(along, 0)
+    return moved.reshape(len(moved) // entries, -1)
+
+
+def as_numbers(rows: Tensor) -> Tensor:
+    """[batch, values] with complex numbers as pairs, and floats of at least float32."""
+    if rows.is_complex():
+        return torch.view_as_real(rows).flatten(1)
+    return rows.to(torch.promote_types(rows.dtype, torch.float32)) if rows.is_floating_point() else rows
 
 
 def logits_name(outputs: Any) -> str:

@@ -126,7 +126,9 @@ REGRESSION = Task(
     needs_logits=True,
     tolerance=5e-4,  # a tenth of a prediction, or 0.1 where it is below 1
 )
-KEEP_FEATURES = Task("features", keep_features, answer=features, diverge=feature_distance, tolerance=0.005)
+KEEP_FEATURES = Task(
+    "features", keep_features, answer=features, diverge=feature_distance, tolerance=0.005, reference=True
+)
 MULTI_LABEL = Task(
     "multi-label",
     several,

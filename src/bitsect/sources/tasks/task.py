@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ...errors import BitsectError, DataError
 from ...names import calling, choose
 from ..fingerprint import fingerprint
 from . import TASKS
-from .outputs import divergence, logits, logits_name, pick
+from .outputs import OWN_TASK, Axis, divergence, logits, logits_name, pick, rows_of
 
 
 class Outcome(NamedTuple):
@@ -63,6 +63,11 @@ class Task:
     tolerance: float = 1e-5
     # Whether it judges one output, the logits; else it is given all, as the network gives them.
     needs_logits: bool = False
+    # Whether samples are compared with what the float network gives for them, whatever labels they have.
+    reference: bool = False
+    # Whether it is given every output that samples have a part in as [batch, values], by name.
+    needs_axes: bool = False
+    axes: tuple[tuple[str, Axis], ...] = ()
     # The name of the output that is judged, where the network gives several.
     output: str | None = None
 
@@ -78,17 +83,34 @@ class Task:
         functions = (self.function, self.combine, self.answer, self.diverge)
         return fingerprint(*functions) if own or self.combine else None
 
-    def on(self, output: str | None, example: Any) -> Task:
+    def on(self, output: str | None, example: Any, axes: Mapping[str, Axis] | None = None) -> Task:
         """This task on the output of that name; else on the one with the logits, if it judges these.
 
-        `example` is what the network gives. Without clear logits, it is refused once they are needed.
+        `example` is what the network gives, `axes` say where its samples lie in what layers reach of it.
+        Without clear logits, it is refused once they are needed.
         """
         if output is not None:
             pick(example, output)
-        elif self.needs_logits:
+        if self.needs_axes:
+            return self._on_all(output, axes or {})
+        if output is not None:
+            return replace(self, output=output)
+        if self.needs_logits:
             with suppress(DataError):
                 output = logits_name(example) or None
         return replace(self, output=output)
+
+    def _on_all(self, output: str | None, axes: Mapping[str, Axis]) -> Task:
+        """This task on every output that can be compared sample by sample, or on the one that is named."""
+        if output is None and "logits" in axes:
+            output = "logits"
+        chosen = dict(axes) if output is None else {name: axes[name] for name in axes if name == output}
+        if not chosen:
+            what = "no output" if output is None else f"not the output '{output}'"
+            raise DataError(
+                f"task '{self.name}': {what} of the network is made by layers for every sample: {OWN_TASK}"
+            )
+        return replace(self, output=output, axes=tuple(chosen.items()))
 
     def outcome(self, outputs: Any, labels: Tensor) -> Outcome:
         """The loss, if the task has one, and the score of every sample."""
@@ -155,7 +177,13 @@ class Task:
             return None
         return self.expect(self._judged(reference), self._judged(outputs))
 
+    def parts(self, outputs: Any) -> dict[str, Tensor]:
+        """The outputs that a task with axes judges, each [batch, values], by name."""
+        return {name: rows_of(pick(outputs, name), axis) for name, axis in self.axes}
+
     def _judged(self, outputs: Any) -> Any:
+        if self.axes:
+            return self.parts(outputs)
         return outputs if self.output is None else pick(outputs, self.output)
 
     def _check_shape(self, what: str, values: Any, samples: int) -> None:
