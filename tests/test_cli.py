@@ -708,7 +708,10 @@ def test_the_float_network_is_said_before_the_work(call: Call) -> None:
 
 def test_an_output_is_named_once_and_kept_with_run_and_file(call: Call, tmp_path: Path) -> None:
     pair, run, file = ("my_own:Pair", "--data", "right.npz"), tmp_path / "run", tmp_path / "model.onnx"
-    assert "could be the logits (left, right): name one with --output" in call("evaluate", *pair).error
+    several = (
+        "task outputs: several outputs could be the logits (left, right), of which --output NAME takes one"
+    )
+    assert several in call("evaluate", *pair).err
     asked = call("quantize", *pair, "--output", "right", "--target", "90%", "--metric", "random", "-o", run)
     assert "Note: output 'right' is what is judged, not left: --output NAME takes another." in " ".join(
         asked.out.split()

@@ -21,8 +21,10 @@ def fitting_task(example: Any, axes: Mapping[str, Axis], labels: Tensor | None) 
     """
     try:
         name = logits_name(example)
-    except DataError:
-        return OUTPUTS, "none or several of the outputs could be the logits of classes"
+    except DataError as error:
+        several = error.message.partition(": ")[0]
+        unclear = f"{several}, of which [output=NAME] takes one"
+        return OUTPUTS, unclear if several.startswith("several") else "the outputs are no logits of classes"
     found = pick(example, name)
     if axes.get(name) != (0, 1) or (found.ndim == 2 and not isinstance(found.shape[1], int)):
         return OUTPUTS, "the outputs are not the logits of classes of single samples"
