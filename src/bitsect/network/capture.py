@@ -21,7 +21,7 @@ from ..errors import CaptureError
 from ..names import user_folders
 from .binding import Inputs, call_arguments
 from .comparison import compare
-from .exported_program import batch_size, merge_aliases
+from .exported_program import batch_size, copied, copy_constants, merge_aliases
 from .grouped import grouped_products
 from .operators import DECOMPOSITIONS
 from .program import Program
@@ -37,8 +37,12 @@ def capture(
     embeddings: bool = False,
     sequences: bool = False,
     device: str | torch.device | None = None,
+    shared: bool = False,
 ) -> Program:
     """The program of `model`, with a batch of any size where the network allows it.
+
+    It is a snapshot: its weights are a copy, so that training the network on does not change it. They are
+    `shared` where nobody else holds the network.
 
     With `sequences`, the second axis of whole-number inputs is one of tokens: it may be of any length too.
 
@@ -53,12 +57,12 @@ def capture(
         device = _usable(device)
     if isinstance(model, ExportedProgram):
         example = example if example is not None else _stored_example(model)
-        return _read(model, model, example, embeddings, device)
+        return _read(model, model, example, embeddings, device, shared)
     _check(model, example)
     model = _unwrapped(model)
     with _as_captured(model):
         exported, inputs = _export(model, _beside(model, example), sequences)
-        program = _read(model, exported, example, embeddings, device)
+        program = _read(model, exported, example, embeddings, device, shared)
         program.comparison = compare(program, model, inputs)
     return program
 
@@ -69,6 +73,7 @@ def _read(
     example: Inputs,
     embeddings: bool,
     device: torch.device | None,
+    shared: bool,
 ) -> Program:
     """The program of an exported graph, which is left as it is."""
     try:
@@ -77,6 +82,9 @@ def _read(
     except Exception as error:
         raise CaptureError(_explain(error, type(model).__name__)) from error
     merge_aliases(functional)
+    if not shared:
+        copy_constants(functional)
+        example = pytree.tree_map_only(Tensor, copied, example)
     if device is not None:
         functional = _on_device(functional, device)
     return read_graph(functional, example, embeddings=embeddings)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch.utils._pytree as pytree
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
@@ -115,6 +115,31 @@ def merge_aliases(exported: ExportedProgram) -> None:
         kept.meta.setdefault("aliases", []).append(targets[node])
         if kept is not node:
             node.replace_all_uses_with(kept)
+
+
+def copy_constants(exported: ExportedProgram) -> None:
+    """Give the program tensors of its own, whose values nobody else changes; names of one tensor keep one."""
+    copies: dict[Any, Tensor] = {}
+
+    def of_its_own(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: copies.setdefault(_memory(exported, name, value), copied(value))
+            if isinstance(value, Tensor)
+            else value
+            for name, value in table.items()
+        }
+
+    exported._state_dict, exported._constants = map(of_its_own, (exported.state_dict, exported.constants))
+    for node in exported.graph.nodes:
+        value = getattr(exported.graph_module, str(node.target)) if node.op == "get_attr" else None
+        if isinstance(value, Tensor):
+            setattr(exported.graph_module, str(node.target), copied(value))
+
+
+def copied(value: Tensor) -> Tensor:
+    """A tensor of its own with the same values; a parameter stays one."""
+    copy = value.detach().clone()
+    return nn.Parameter(copy, requires_grad=value.requires_grad) if isinstance(value, nn.Parameter) else copy
 
 
 def _memory(exported: ExportedProgram, target: str, value: Tensor) -> Any:

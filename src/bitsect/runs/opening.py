@@ -22,7 +22,7 @@ from ..network.program import Program
 from ..solve.confidence import split
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
-from ..sources.models import full_spec, load_model, preparation_for
+from ..sources.models import full_spec, is_read, load_model, preparation_for
 from ..sources.preparation import Preparation, Reading
 from ..sources.tasks.task import Task
 from ..values import Comparison, Resources, Settings, placement_named
@@ -303,6 +303,8 @@ def _captured(asked: _Asked, samples: Samples, trust: bool) -> tuple[Program, st
     if example is None and isinstance(model, nn.Module):
         example = _example(samples)
     options: dict[str, Any] = {"embeddings": asked.settings.embeddings, "device": asked.settings.device}
+    # What was read from a file for this run alone is nobody else's; a function may hand out what it keeps.
+    options["shared"] = isinstance(asked.model, str | Path) and is_read(str(asked.model))
     any_length = samples.source.lengths is not None
     program = capture(model, example, sequences=any_length, **options)
     if any_length and not program.any_length:

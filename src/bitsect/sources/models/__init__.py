@@ -64,6 +64,11 @@ def _load(spec: str, trust: bool) -> Network:
     )
 
 
+def is_read(spec: str) -> bool:
+    """Whether `spec` names files, not a function."""
+    return spec.startswith(("zoo:", "paper:", "hf:")) or spec.endswith(".pt2")
+
+
 def full_spec(spec: str) -> str:
     """`spec` as it can be found again from another folder."""
     if not spec.startswith("hf:"):
