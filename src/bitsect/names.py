@@ -117,7 +117,12 @@ def user_folders() -> Iterator[None]:
 
 
 def python_command(program: str) -> list[str]:
-    """The command of a child that runs the text `program` and finds the modules that this process finds.
+    """The command of a child that runs the text `program` and finds the modules that this process finds."""
+    return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {child_path()!r}; {program}"]
+
+
+def child_path() -> list[str]:
+    """Where children look for modules.
 
     The current folder, where it is on the path or users named modules of it, comes last there: nothing that
     is installed is ever looked for in it first.
@@ -128,8 +133,7 @@ def python_command(program: str) -> list[str]:
     for entry in sys.path:
         folder = os.path.abspath(entry or current)  # noqa: PTH100, for links are left as they are
         (last if folder == current != home else first).append(folder)
-    path = list(dict.fromkeys([*first, *(folder for folder in last if folder not in first)]))
-    return [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {path!r}; {program}"]
+    return list(dict.fromkeys([*first, *last]))
 
 
 @contextmanager

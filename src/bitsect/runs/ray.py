@@ -1,17 +1,23 @@
-"""Workers on a Ray cluster: one that is there, or one that is started on this machine."""
+"""Workers on a Ray cluster: one that the user named, or one that is started on this machine."""
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import MissingExtraError, OptionError
+from ..files import first_line
+from ..names import child_path
 from .packing import Packed, pack, unpack
 from .worker import Worker, that_travels
 from .workers import DiedError
@@ -29,9 +35,9 @@ class Cluster:
             import ray
         except ImportError:
             raise MissingExtraError("ray", "ray", f"[ray={address}]") from None
-        self._ray, self._threads = ray, threads
-        self._started = not ray.is_initialized()
-        if self._started:
+        self._ray, self._threads, self._undo = ray, threads, ExitStack()
+        self.which = "the Ray cluster that this process uses"
+        if not ray.is_initialized():
             try:
                 self._join(address)
             except BaseException:
@@ -47,23 +53,27 @@ class Cluster:
             )
 
     def _join(self, address: str) -> None:
-        """The cluster at `address`; without one Ray takes what runs on this machine, else it starts one."""
-        # Of a cluster of one's own, workers are not to stand back behind everything else.
-        os.environ.setdefault("RAY_worker_niceness", "0")
+        """The cluster at `address`, for auto that of RAY_ADDRESS; where none is named, one of our own.
+
+        Ray itself would take whatever a file that everybody may write to says that there is.
+        """
         # Its first autoscaler reports its end to a server that Ray has ended before: a second in vain.
         os.environ.setdefault("RAY_enable_autoscaler_v2", "1")
+        named = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
+        options: dict[str, Any] = {"address": named}
+        if named in ("", AUTO, "local"):
+            self.which = "a Ray cluster of our own, on this machine alone"
+            options = self._undo.enter_context(_own_cluster(self._ray))
+        else:
+            self.which = f"the Ray cluster at {named}" + (", by RAY_ADDRESS" if address == AUTO else "")
+        if "://" not in named:
+            options["job_config"] = _without_current_folder()
+        self._undo.callback(self._ray.shutdown)
         try:
             with _ctrl_c_waits():
-                self._ray.init(
-                    None if address == AUTO else address,
-                    log_to_driver=False,
-                    include_dashboard=False if address == AUTO else None,
-                    logging_level=logging.ERROR,
-                )
+                self._ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # it says in many ways that there is no cluster
-            reason = (str(error).splitlines() or [""])[0]
-            forget = ": `ray stop` forgets one that is gone" if address == AUTO else ""
-            raise OptionError(f"no Ray cluster answers at [ray={address}] ({reason}){forget}") from None
+            raise OptionError(f"no Ray cluster at [ray={named or address}] ({first_line(error)})") from None
 
     def hire(self) -> Actor:
         return Actor(self._ray, self._threads)
@@ -72,8 +82,44 @@ class Cluster:
         return InStore(self._ray.put(pack(value)))
 
     def close(self) -> None:
-        if self._started:
-            self._ray.shutdown()
+        self._undo.close()
+
+
+@contextmanager
+def _own_cluster(ray: Any) -> Iterator[dict[str, Any]]:
+    """What starts a cluster that only this user can reach: by the loopback, a token, and a private folder."""
+    constants, tokens = ray._private.ray_constants, ray._raylet.AuthenticationTokenLoader.instance()
+    ours = {
+        # Of a cluster of one's own, workers are not to stand back behind everything else.
+        "RAY_worker_niceness": "0",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Ray's own lies in a file that others can read
+    }
+    before = {name: os.environ.get(name) for name in (*ours, "RAY_AUTH_MODE")}
+    os.environ.update(ours)
+    os.environ.pop("RAY_AUTH_MODE", None)  # without it Ray asks for a token
+    tokens.reset_cache()
+    several_machines, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    # Names of sockets are short, so the system's own folder for such files may be too long.
+    short = "/tmp" if Path("/tmp").is_dir() else None
+    try:
+        with TemporaryDirectory(prefix="ray-", dir=short, ignore_cleanup_errors=True) as folder:
+            yield {"address": "local", "include_dashboard": False, "_temp_dir": folder}
+    finally:
+        constants.ENABLE_RAY_CLUSTER = several_machines
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        tokens.reset_cache()
+
+
+def _without_current_folder() -> Any:
+    """A job whose workers do not find everything first in the folder that this process is in."""
+    from ray.job_config import JobConfig
+
+    class Job(JobConfig):  # type: ignore[misc]
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
+
+    return Job()
 
 
 @contextmanager
@@ -111,7 +157,7 @@ class Actor:
     def __init__(self, ray: Any, threads: int) -> None:
         self._ray = ray
         # Restarts are the crew's: it knows what the worker was doing.
-        self._actor = ray.remote(num_cpus=threads, max_restarts=0)(_Remote).remote(threads)
+        self._actor = ray.remote(num_cpus=threads, max_restarts=0)(_Remote).remote(threads, child_path())
 
     def ask(self, verb: str, *arguments: Any) -> Any:
         try:
@@ -130,7 +176,8 @@ class Actor:
 class _Remote:
     """A worker on a cluster, which answers as one at the end of pipes does."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, path: Sequence[str]) -> None:
+        sys.path.extend(folder for folder in path if folder not in sys.path)
         self._worker = Worker(threads)
 
     def answer(self, verb: str, *arguments: Any) -> tuple[bool, Any]:

@@ -18,7 +18,8 @@ def hired(resources: Resources, threads: int | None, folder: Path, progress: Pro
     if resources.ray is not None:
         from .ray import Cluster
 
-        site = Cluster(resources.ray, resources.workers, threads)
+        site = cluster = Cluster(resources.ray, resources.workers, threads)
+        progress.say(f"workers are on {cluster.which}")
     elif (count := resources.workers or 1) > 1:
         # In the run folder, whose lock says whose it is: what a kill leaves of it is swept away on opening.
         site = Processes(count, threads, folder / f".workers.{os.getpid()}.tmp")

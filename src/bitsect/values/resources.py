@@ -23,7 +23,11 @@ class Resources:
     workers: int | None = option(
         "Processes that share the work; default: this one alone.", MACHINE, default=None, type=int, least=1
     )
-    ray: str | None = option("Or those of a Ray cluster: auto, or ray://HOST:PORT.", MACHINE, default=None)
+    ray: str | None = option(
+        "Or those of a Ray cluster: auto (that of RAY_ADDRESS, else one of its own), or ray://HOST:PORT.",
+        MACHINE,
+        default=None,
+    )
     memory: Any = option(
         "Memory that may be used, as 8GB; default: three quarters of what is free.",
         MACHINE,
