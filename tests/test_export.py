@@ -425,8 +425,29 @@ def test_attention_of_bert_runs_in_integers(tmp_path: Path) -> None:
     made_by = {node.output[0]: node.op_type for node in written.graph.node}
     ran = dict(kernels(written.path))
     for layer in program.layers:
-        assert [made_by[value] for value in nodes[layer.name].input[:2]] == ["DequantizeLinear"] * 2
+        node = nodes[layer.name]
+        if node.op_type == "MatMulIntegerToFloat":  # of codes, with its bias
+            assert made_by[node.input[0]] == "QuantizeLinear"
+            assert len(node.input) == 7
+        else:
+            assert [made_by[value] for value in node.input[:2]] == ["DequantizeLinear"] * 2
         assert ran[layer.name] in INTEGER_KERNELS
+    # Sums in front of normalisations and Gelus are not fused with them: that would be slower.
+    assert not [name for name in ran.values() if name.startswith(("Skip", "Bias"))]
+    assert [node.op_type for node in written.graph.node].count("MatMulIntegerToFloat") == 24
+
+
+def test_a_bias_in_the_kernel_of_a_product_gives_the_same_bits(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(40, 24), nn.Tanh(), nn.Linear(24, 33), nn.GELU(), nn.Linear(33, 5))
+    refill(model.eval())
+    program = capture(model, seeded(2, 7, 40))
+    written = write(program, seeded(BATCH, 7, 40), (INT8,), tmp_path)
+    assert [node.op_type for node in written.graph.node].count("MatMulIntegerToFloat") == 3
+    outside = export_onnx(program, written.rounder, written.plan, tmp_path / "other.onnx", target="openvino")
+    assert {node.domain for node in onnx.load(outside.path).graph.node} == {""}  # that any runtime reads
+    x = seeded(16, 7, 40, seed=3)
+    assert torch.equal(OnnxModel(written.path).run(x), OnnxModel(outside.path).run(x))
+    assert differing(written, x) == []
 
 
 # The proof

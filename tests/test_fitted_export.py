@@ -120,5 +120,8 @@ def test_a_sum_that_follows_takes_the_bias_of_a_product(tmp_path: Path) -> None:
     plan = Plan.uniform(program.layers, INT4)
     exported = export_onnx(program, rounder, plan, tmp_path / "model.onnx")
     nodes = [node.op_type for node in onnx.load(exported.path).graph.node]
+    assert (nodes.count("Add"), nodes.count("MatMulIntegerToFloat")) == (1, 2)  # kernels with their biases
+    outside = export_onnx(program, rounder, plan, tmp_path / "outside.onnx", target="openvino")
+    nodes = [node.op_type for node in onnx.load(outside.path).graph.node]
     assert (nodes.count("Add"), nodes.count("Sub")) == (2, 1)
     assert differing(Case(program, rounder, plan, exported), seeded(3, 5, 6), flips=0.1) == []

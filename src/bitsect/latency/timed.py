@@ -78,7 +78,7 @@ def timed_table(
         timer = Timer(apart, timings, program, between, tuple(formats), progress, program.length_of(inputs))
         if timer.is_missing():
             with tempfile.TemporaryDirectory() as folder:
-                notes += timer.fill(Written.of(program, inputs), Path(folder))
+                notes += timer.fill(Written.of(program, inputs, runtime), Path(folder))
             timings.write()
     known = timings.wholes[timer.network]
     notes.append(about_half(known.get(HALF), known[timer.uniform(FLOAT).key]))

@@ -16,7 +16,7 @@ from ..files import read_json
 from ..values import Format
 from .machine import Machine, cache_folder
 
-VERSION = 3  # counts up when kernels are cut out or called otherwise than before
+VERSION = 4  # counts up when kernels are cut out or called otherwise than before
 
 
 @dataclass(frozen=True)

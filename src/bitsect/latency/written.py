@@ -28,20 +28,21 @@ class Written:
     program: Program
     rounder: Rounder
     inputs: Any  # of one sample
+    destination: str
 
     @classmethod
-    def of(cls, program: Program, inputs: Any) -> Written:
+    def of(cls, program: Program, inputs: Any, destination: str) -> Written:
         _check_weights(program)
         table = {
             name: dict.fromkeys((8, 4), Range(1.0, all(map(never_negative, program.nodes_of(name)))))
             for name in program.tensors
         }
         ranges = Ranges("max", "auto", 100.0, 1, table)
-        return cls(program, Rounder(program, ranges, ONNXRUNTIME, "nearest"), inputs)
+        return cls(program, Rounder(program, ranges, ONNXRUNTIME, "nearest"), inputs, destination)
 
     def write(self, plan: Plan, path: Path) -> Path:
         subject = Subject(self.program, self.rounder, plan, task_named("classification"))
-        return write_onnx(subject, path, "onnxruntime").path
+        return write_onnx(subject, path, self.destination).path
 
 
 def takes(layer: Layer, format: Format) -> bool:

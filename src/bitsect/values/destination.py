@@ -67,7 +67,7 @@ DESTINATIONS = {
             CPU_FORMATS,
             latency="openvino",
             runtime="openvino",
-            form="onnxruntime",
+            form="openvino",
         ),
         Destination("a100", "an A100 by a formula fitted to the paper's totals", PAPER, latency="a100"),
         Destination("bits", "bits are counted, nothing is timed", PAPER),

@@ -8,13 +8,14 @@ from ...errors import ExportError
 from ...network.parts import Multiply, Rounding
 from ...network.program import Program
 from ...rounding.folding import Folded
-from ...rounding.placements.integers import IntegerLayer
+from ...rounding.placements.integers import IntegerLayer, IntegerProduct
 from ...rounding.rounder import Rounder
 from ...values import Plan
 from ...values.grid import Grid
 from ..ties import CodesOf, Key
 from .biases import add_bias, plus
 from .form import Form, Note, bits_of, deviations
+from .fusions import keep_sums_apart, take_bias
 from .grouped import GROUPED, write_groups
 from .marks import Marked
 from .neighbours import RECTIFIERS, absorb_padding, bounds, is_superfluous, passes_on
@@ -66,6 +67,9 @@ class Edit:
                     self._keep_float(site)
                 else:
                     self._part_from_rectifier(site)
+                    if self.form.fuses and self._is_product(site):
+                        take_bias(self.nodes, site)
+            keep_sums_apart(self.nodes)
         return tuple(Note(tuple(layers), *why) for why, layers in self.notes.items())
 
     # What kernels take over
@@ -303,6 +307,10 @@ class Edit:
     def _integer_layer(self, site: Site) -> IntegerLayer | None:
         made = self.rounding.kernels.get(site.multiply.node.name)
         return made if isinstance(made, IntegerLayer) else None
+
+    def _is_product(self, site: Site) -> bool:
+        kernel = self.rounding.kernels.get(site.multiply.node.name)
+        return site.op_type == "MatMul" and isinstance(kernel, IntegerProduct)
 
     def _is_better_as_matmul(self, site: Site, position: int) -> bool:
         """Whether a Gemm that reads its weight at `position` has a kernel for codes only as MatMul."""

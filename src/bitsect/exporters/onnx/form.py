@@ -20,6 +20,7 @@ class Form:
     name: str
     placement: Placement
     packs: bool  # every tensor in the type of its codes; otherwise values in uint8 and weights in int8
+    fuses: bool = False  # kernels that only ONNX Runtime has are written where it does not find them itself
 
     def zero_point(self, grid: Grid) -> Array:
         """Zero on `grid`, in the type of a tensor that holds its codes."""
@@ -41,7 +42,8 @@ class Form:
 
 
 FORMS = {
-    "onnxruntime": Form("onnxruntime", ONNXRUNTIME, packs=False),
+    "onnxruntime": Form("onnxruntime", ONNXRUNTIME, packs=False, fuses=True),
+    "openvino": Form("openvino", ONNXRUNTIME, packs=False),
     "portable": Form("portable", PAPER, packs=True),
 }
 

@@ -27,9 +27,11 @@ class Nodes:
     def __iter__(self) -> Any:
         return iter(list(self.graph))
 
-    def add(self, op_type: str, inputs: list[Value], name: str, **attributes: Any) -> Value:
+    def add(
+        self, op_type: str, inputs: list[Value], name: str, *, domain: str = "", **attributes: Any
+    ) -> Value:
         """The output of a new node."""
-        node = self.ir.node(op_type, inputs, attributes, name=name)
+        node = self.ir.node(op_type, inputs, attributes, domain=domain, name=name)
         self.graph.append(node)
         node.outputs[0].name = f"{name}.out"
         return node.outputs[0]

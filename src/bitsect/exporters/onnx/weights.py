@@ -59,7 +59,7 @@ class CodedWeight:
         shape = self.codes.shape[max(extra, 0) :]
         return CodedWeight(self.codes.reshape(shape), self.scales.reshape(shape))
 
-    def scale_form(self) -> tuple[Array, dict[str, int]]:
+    def scale_form(self) -> tuple[Array, dict[str, Any]]:
         """The scales as DequantizeLinear takes them: one, one per channel, or one per block along an axis."""
         scales = self.scales.astype(np.float32)
         runs = [_run(scales, axis) for axis in range(scales.ndim)]

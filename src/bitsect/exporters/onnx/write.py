@@ -30,6 +30,7 @@ from ..exporter import Written
 from ..subject import Subject
 from .edit import Edit
 from .form import FORMS
+from .fusions import MICROSOFT
 from .marks import DOMAIN, OPSET, to_onnx
 
 LARGEST_FILE_BYTES = (
@@ -113,13 +114,15 @@ def _tidy(model: Any, program: Program) -> None:
     from onnx_ir.passes import common
 
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    model.graph.sort()  # the pass goes from the end: who reads a value comes after it
     common.RemoveUnusedNodesPass()(model)
     common.ClearMetadataAndDocStringPass()(model)
     graph = model.graph
-    graph.sort()
     if any(node.domain == DOMAIN for node in graph):
         raise ExportError("a mark is left in the exported graph: this is a fault of bitsect")
     model.opset_imports.pop(DOMAIN)
+    if any(node.domain == MICROSOFT for node in graph):
+        model.opset_imports[MICROSOFT] = 1
     assert model.opset_imports[""] == OPSET
     model.producer_name, model.producer_version = "bitsect", __version__
     graph.name = "bitsect"
