@@ -7,9 +7,11 @@ import json
 import subprocess
 import sys
 import types
+from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -24,6 +26,8 @@ from bitsect.network.capture import capture
 from bitsect.network.operators import never_negative
 from bitsect.network.program import Program
 from bitsect.network.remarks import remarks
+from bitsect.sources.models import load_model
+from bitsect.sources.tasks.outputs import named_tensors
 from bitsect.values import Comparison
 from odd_models import (
     BATCH,
@@ -848,3 +852,43 @@ def test_signs_are_known_only_where_operators_prove_them(expected: bool) -> None
     exported = torch.export.export(model, (rows(),)).run_decompositions({})
     (outputs,) = next(node.args for node in exported.graph.nodes if node.op == "output")
     assert [never_negative(node) for node in outputs] == [expected] * len(outputs)
+
+
+# Classes that a network answers in
+
+
+@dataclass
+class Boxes:
+    boxes: Tensor
+    scores: Tensor
+    masks: Tensor | None = None
+
+
+class Found(NamedTuple):
+    logits: Tensor
+    found: Boxes
+
+
+ANSWERS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "dataclass": Boxes,
+    "named tuple": namedtuple("Pair", "logits hidden"),
+    "both": lambda y, h: Found(y, Boxes(y, h)),
+    "in a list": lambda y, h: [{"q": Boxes(y, h)}, (y,)],
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_outputs_of_own_classes_are_captured_and_saved_as_plain_ones(kind: str, tmp_path: Path) -> None:
+    make = ANSWERS[kind]
+    model = Block(
+        lambda self, x: make(self.b(self.a(x)), self.a(x)), a=nn.Linear(4, 3), b=nn.Linear(3, 5)
+    ).eval()
+    program = capture(model, torch.randn(2, 4))
+    x = torch.randn(3, 4)
+    wanted, found = model(x), program.run(x)
+    assert type(found) is type(wanted)
+    names = named_tensors(wanted)
+    assert all(torch.equal(names[name], value) for name, value in named_tensors(found).items())
+    torch.export.save(program.exported, tmp_path / "net.pt2")
+    again = load_model(str(tmp_path / "net.pt2")).model
+    assert {*named_tensors(capture(again).run(x))} == {*names}

@@ -24,6 +24,7 @@ from ..network.binding import call_arguments
 from ..network.grouped import GROUPED
 from ..network.program import Program
 from ..network.quiet import quiet
+from ..network.structures import plain
 from ..rounding.placements.integers import IntegerLayer, IntegerProduct
 from ..sources.data import Samples
 from ..values import Plan
@@ -103,7 +104,7 @@ class Unfolded(nn.Module):
             replace(self.rounding, weights={**self.rounding.weights, **weights}, kernels=kernels),
         )
         # Classes of other packages would have to be imported before the file can be loaded.
-        return dict(made) if isinstance(made, Mapping) else made
+        return plain(made)
 
 
 def write_pt2(

@@ -20,13 +20,14 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from ..errors import CaptureError
 from ..names import user_folders
 from .binding import Inputs, call_arguments
-from .comparison import compare
+from .comparison import answer_of, compare
 from .exported_program import batch_size, copied, copy_constants, merge_aliases
 from .grouped import grouped_products
 from .operators import DECOMPOSITIONS
 from .program import Program
 from .quiet import quiet
 from .reader import read_graph
+from .structures import register_outputs
 
 
 @user_folders()
@@ -122,13 +123,23 @@ def _export(model: nn.Module, example: Inputs, sequences: bool) -> tuple[Exporte
         attempts = [(two, True, True), *attempts]
     for inputs, is_open, any_length in attempts:
         args, kwargs = call_arguments(inputs)
-        try:
-            with quiet(), torch.no_grad(), _naming(model, kwargs):
-                shapes = _any_batch(model, args, kwargs, any_length) if is_open else None
-                return torch.export.export(model, args, kwargs, dynamic_shapes=shapes), inputs
-        except Exception as error:
-            refusal = error
+        for _ in range(2):
+            try:
+                with quiet(), torch.no_grad(), _naming(model, kwargs):
+                    shapes = _any_batch(model, args, kwargs, any_length) if is_open else None
+                    return torch.export.export(model, args, kwargs, dynamic_shapes=shapes), inputs
+            except Exception as error:
+                refusal = error
+                if "not a known type" not in str(error) or not _knows_outputs(model, inputs):
+                    break
     raise CaptureError(_explain(refusal, type(model).__name__)) from refusal
+
+
+def _knows_outputs(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether classes of the outputs were not known to torch.export, and are now."""
+    with suppress(Exception):  # that the network does not run is said where it is captured
+        return register_outputs(answer_of(model, inputs))
+    return False
 
 
 @contextmanager

@@ -51,16 +51,16 @@ def compare(program: Program, model: nn.Module, inputs: Inputs) -> Comparison | 
         return compared(_tensors(outputs), _tensors(captured), noise)
 
     try:
-        expected = _answer(model, inputs)
+        expected = answer_of(model, inputs)
     except Exception as error:  # a network whose forward keeps what it computed may not run after tracing
         return Comparison(error=f"{type(error).__name__}: {first_line(error)}")
     found = against(expected)
     if found.is_noise:
         return found
-    if not compared(_tensors(expected), _tensors(_answer(model, inputs)), noise).is_noise:
+    if not compared(_tensors(expected), _tensors(answer_of(model, inputs)), noise).is_noise:
         return replace(found, why=UNSTEADY)
     with _without_fast_path():
-        if against(_answer(model, inputs)).is_noise:
+        if against(answer_of(model, inputs)).is_noise:
             return replace(found, why=FAST_PATH)
     if found.changed:
         raise CaptureError(
@@ -80,7 +80,7 @@ def values_of(program: Program) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor)]
 
 
-def _answer(model: nn.Module, inputs: Inputs) -> Any:
+def answer_of(model: nn.Module, inputs: Inputs) -> Any:
     """What `model` makes of a copy of `inputs`; its buffers and the random state stay as they were."""
     args, kwargs = call_arguments(pytree.tree_map_only(Tensor, torch.clone, inputs))
     before = [(module, dict(module._buffers)) for module in model.modules()]

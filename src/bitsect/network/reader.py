@@ -34,6 +34,7 @@ from .operators import (
 from .parts import Contents, Multiply, Operand, Sum
 from .program import Program
 from .skipped import reason_for
+from .structures import make_plain
 
 
 def read_graph(exported: ExportedProgram, example: Inputs, *, embeddings: bool) -> Program:
@@ -46,6 +47,8 @@ class _Reader:
 
     def __init__(self, exported: ExportedProgram, example: Inputs, embeddings: bool) -> None:
         self.exported, self.example, self.embeddings = exported, example, embeddings
+        self.out_spec = exported.call_spec.out_spec  # as the network itself has it
+        make_plain(exported)
         self.constants, self.targets = constants_of(exported)
         self.inputs = user_inputs(exported)
         self.batch_one, self.fixed_batch = batch_of(self.inputs)
@@ -92,7 +95,7 @@ class _Reader:
                 inputs=self.inputs,
                 outputs=outputs,
                 in_spec=self.exported.call_spec.in_spec,
-                out_spec=self.exported.call_spec.out_spec,
+                out_spec=self.out_spec,
                 layers=layers,
                 multiplies=tuple(multiplies),
                 sums=self._sums(),
