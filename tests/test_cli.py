@@ -37,6 +37,7 @@ COMMANDS = (
     "export",
     "frontier",
     "import-latency",
+    "judge",
     "latency",
     "layers",
     "paper",

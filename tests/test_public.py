@@ -30,6 +30,7 @@ FUNCTIONS = {
     "export",
     "frontier",
     "import_cutlass",
+    "judge",
     "layers",
     "load",
     "load_samples",
@@ -54,6 +55,7 @@ ANSWERS = {
     "Row",
     "Scores",
     "Tested",
+    "Verdict",
 }
 VALUES = {"Format", "LatencyTable", "Layer", "Plan", "Program", "Samples", "Target"}
 # For users who bring a metric, search, task or progress bar of their own.

@@ -29,6 +29,7 @@ _NAMES_OF = {
     "pipeline.paper": "Paper paper",
     "pipeline.quantize": "quantize",
     "pipeline.recipe": "run_recipe",
+    "pipeline.referee": "judge",
     "pipeline.report": "report",
     "pipeline.result": "Result",
     "pipeline.rows": "Row Tested",
@@ -43,6 +44,7 @@ _NAMES_OF = {
     "values.blame": "Blame",
     "values.curve": "Curve",
     "values.trial": "Compared",
+    "values.verdict": "Verdict",
 }
 _HOME_OF = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
 

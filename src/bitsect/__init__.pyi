@@ -50,6 +50,7 @@ from .values import Target as Target
 from .values.blame import Blame as Blame
 from .values.curve import Curve as Curve
 from .values.trial import Compared as Compared
+from .values.verdict import Verdict as Verdict
 from .exporters.runtimes.onnxruntime import Ran
 from .pipeline.compare import Names
 from .pipeline.judge import Evaluate
@@ -103,6 +104,7 @@ __all__ = [
     "Task",
     "Tested",
     "Trials",
+    "Verdict",
     "__version__",
     "blame",
     "capture",
@@ -112,6 +114,7 @@ __all__ = [
     "export",
     "frontier",
     "import_cutlass",
+    "judge",
     "layers",
     "load",
     "load_samples",
@@ -307,6 +310,25 @@ def run_recipe(
     progress: Progress | None = ...,
     **options: Unpack[_RunRecipe],
 ) -> tuple[Result, ...]: ...
+
+class _Judge(_Settings): ...
+
+def judge(
+    float_file: Any,
+    files: Sequence[str | Path] | str | Path,
+    data: Any = ...,
+    *,
+    settings: Settings = ...,
+    target: Target | str | float | None = ...,
+    max_drop: float | None = ...,
+    confidence: Any = ...,
+    runtime: str = ...,
+    timed: bool = ...,
+    page: str | Path | None = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_Judge],
+) -> Verdict: ...
 
 class _Sensitivity(_Settings, _Scoring, _Resources): ...
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -44,6 +45,22 @@ def difference(values: Sequence[float], level: float = LEVEL) -> Difference:
         return Difference(known.mean, None, None, known.draws)
     half = student_quantile(known.draws - 1, (1 + level) / 2) * known.deviation / math.sqrt(known.draws)
     return Difference(known.mean, known.mean - half, known.mean + half, known.draws)
+
+
+def paired_difference(values: Sequence[float], level: float = LEVEL) -> tuple[float, float, float]:
+    """The mean of paired differences of scores in [0, 1], with the interval of Bonett and Price (2012).
+
+    The interval is that of the samples and two more, of which one gained and one lost: where no answer
+    changed, its width says how many samples say so.
+
+    >>> [round(value, 4) for value in paired_difference([0.0] * 98 + [-1.0] * 2)]
+    [-0.02, -0.0578, 0.0186]
+    """
+    count = len(values) + 2
+    mean = sum(values) / count
+    variance = (sum(value * value for value in values) + 2) / count - mean * mean
+    half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(variance / count)
+    return sum(values) / len(values), max(mean - half, -1.0), min(mean + half, 1.0)
 
 
 def student_quantile(freedom: int, level: float) -> float:

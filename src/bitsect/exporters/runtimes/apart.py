@@ -36,9 +36,10 @@ class Model:
     name: str
     path: Path
     feed: Path  # .npz
+    engine: str | None = None  # where it runs, if not as the others do
 
-    def to_json(self) -> dict[str, str]:
-        return {"name": self.name, "path": str(self.path), "feed": str(self.feed)}
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "path": str(self.path), "feed": str(self.feed), "engine": self.engine}
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Apart:
                     text=True,
                     encoding="utf-8",
                 )
-            (about,) = self._ask(self._process, {"do": "engine", "name": self.engine})
+            (about,) = self._ask(self._process, {"do": "engine"})
             self.version = str(about["version"])
         return self._process
 
@@ -104,7 +105,7 @@ class Apart:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.write(json.dumps({"engine": self.engine, **request}) + "\n")
             process.stdin.flush()
         except OSError:  # it died before: its end is told below
             pass

@@ -25,6 +25,9 @@ Say = Callable[[dict[str, Any]], None]
 ENGINES = {
     "onnxruntime": "bitsect.exporters.runtimes.child:OnnxRuntimeEngine",
     "openvino": "bitsect.exporters.runtimes.child:OpenVinoEngine",
+    "torch": "bitsect.exporters.runtimes.engines:TorchEngine",
+    "litert": "bitsect.exporters.runtimes.engines:LiteRtEngine",
+    "executorch": "bitsect.exporters.runtimes.engines:ExecuTorchEngine",
 }
 WARM_UP = 3
 MOST_RUNS = 400  # in one visit
@@ -36,6 +39,8 @@ class Engine(Protocol):
     version: str
 
     def load(self, path: str, threads: int) -> Run: ...
+
+    def about(self, path: str) -> dict[str, Any]: ...
 
 
 class OnnxRuntimeEngine:
@@ -54,6 +59,15 @@ class OnnxRuntimeEngine:
         session = self._session(path, threads)
         return lambda feed: list(session.run(None, dict(feed)))
 
+    def about(self, path: str) -> dict[str, Any]:
+        """The inputs with their types and shapes, the outputs, and what the file says of itself."""
+        session = self._session(path, 1)
+        return {
+            "inputs": [[each.name, each.type, list(each.shape)] for each in session.get_inputs()],
+            "outputs": [each.name for each in session.get_outputs()],
+            "metadata": dict(session.get_modelmeta().custom_metadata_map),
+        }
+
 
 class OpenVinoEngine:
     def __init__(self) -> None:
@@ -65,6 +79,32 @@ class OpenVinoEngine:
         self.core = openvino.Core()
 
     def load(self, path: str, threads: int) -> Run:
+        compiled = self.compiled(path, threads)
+        request, outputs = compiled.create_infer_request(), compiled.outputs
+
+        def run(feed: Feed) -> list[np.ndarray[Any, Any]]:
+            found = request.infer(dict(feed), share_inputs=True, share_outputs=True)
+            return [found[output] for output in outputs]
+
+        return run
+
+    def about(self, path: str) -> dict[str, Any]:
+        """The inputs with their types and shapes, and the outputs; nothing that the file says of itself."""
+        model = self.core.read_model(path)
+        return {
+            "inputs": [
+                [
+                    each.get_any_name() if each.get_names() else each.get_node().get_friendly_name(),
+                    each.get_element_type().to_dtype().name,
+                    [None if size.is_dynamic else size.get_length() for size in each.get_partial_shape()],
+                ]
+                for each in model.inputs
+            ],
+            "outputs": [min(each.get_names(), default=f"output {i}") for i, each in enumerate(model.outputs)],
+            "metadata": {},
+        }
+
+    def compiled(self, path: str, threads: int, **more: Any) -> Any:
         model = self.core.read_model(path)
         nodes = [node for node in model.get_ordered_ops() if node.get_output_size()]
         half = any(node.get_output_element_type(0) == self.module.Type.f16 for node in nodes)
@@ -74,18 +114,21 @@ class OpenVinoEngine:
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "INFERENCE_PRECISION_HINT": "f16" if half else "f32",
+            **more,
         }
-        compiled = self.core.compile_model(model, "CPU", options)
-        request, outputs = compiled.create_infer_request(), compiled.outputs
-
-        def run(feed: Feed) -> list[np.ndarray[Any, Any]]:
-            found = request.infer(dict(feed), share_inputs=True, share_outputs=True)
-            return [found[output] for output in outputs]
-
-        return run
+        return self.core.compile_model(model, "CPU", options)
 
 
-def time_group(engine: Engine, request: dict[str, Any], say: Say) -> None:
+class Engines(dict[str, Engine]):
+    """The runtimes of this process, each loaded when it is first asked for."""
+
+    def __missing__(self, name: str) -> Engine:
+        engine: Engine = choose("runtime", name, ENGINES)()
+        self[name] = engine
+        return engine
+
+
+def time_group(engines: Engines, request: dict[str, Any], say: Say) -> None:
     """Say how long the models of a group take in each visit: the least, and how long a run was waited for.
 
     They take turns in an order that changes, so that whatever else the machine does hits all alike.
@@ -96,6 +139,7 @@ def time_group(engine: Engine, request: dict[str, Any], say: Say) -> None:
     for each in request["models"]:
         say({"began": each["name"]})
         try:
+            engine = engines[each.get("engine") or request["engine"]]
             run, feed = engine.load(each["path"], request["threads"]), _feed(each["feed"])
             took = []
             for _ in range(WARM_UP):
@@ -131,9 +175,16 @@ def _took(run: Run, feed: Feed, alone: bool) -> tuple[float, float]:
 
 
 def run_model(run: Run, request: dict[str, Any]) -> None:
-    """Write the outputs of a model, in its order, for the inputs in a file."""
-    outputs = run(_feed(request["feed"]))
-    np.savez(request["out"], *outputs)
+    """Write the outputs of a model, in its order, for the inputs in a file: all at once, or in `rows`."""
+    feed, rows = _feed(request["feed"]), request.get("rows")
+    if not rows:
+        return np.savez(request["out"], *run(feed))
+    count = len(next(iter(feed.values())))
+    parts = []
+    for start in range(0, count, rows):
+        taken = np.minimum(np.arange(start, start + rows), count - 1)  # the last one filled up
+        parts.append([np.array(each) for each in run({name: each[taken] for name, each in feed.items()})])
+    return np.savez(request["out"], *(np.concatenate(part)[:count] for part in zip(*parts, strict=True)))
 
 
 def _feed(path: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -150,20 +201,24 @@ def main() -> None:
         answers.write(json.dumps(what) + "\n")
         answers.flush()
 
-    engine: Engine | None = None
+    engines = Engines()
     loaded: Run | None = None
     for line in sys.stdin:
         request = json.loads(line)
         try:
+            name = request["engine"]
             if request["do"] == "engine":
-                engine = choose("runtime", request["name"], ENGINES)()
-                say({"version": engine.version})
+                say({"version": engines[name].version})
             elif request["do"] == "time":
-                assert engine is not None
-                time_group(engine, request, say)
+                time_group(engines, request, say)
             elif request["do"] == "load":
-                assert engine is not None
-                loaded = engine.load(request["path"], request["threads"])
+                loaded = engines[name].load(request["path"], request["threads"])
+            elif request["do"] == "about":
+                say({"about": engines[name].about(request["path"])})
+            elif request["do"] in ("kernels", "values"):
+                from . import inside
+
+                say(getattr(inside, request["do"])(engines[name], request))
             else:
                 assert loaded is not None
                 run_model(loaded, request)

@@ -44,7 +44,7 @@ def page(story: Story) -> str:
         "story": story,
         "colours": colours,
         "policy": POLICY,
-        "style": _style("body", page=True),
+        "style": style("body", page=True),
         "script": (HERE / "report.js").read_text(encoding="utf-8"),
         "plotly": _plotly() if has_figures(story) else "",
         "data": json_text(figures_of(story, colours)),
@@ -52,7 +52,7 @@ def page(story: Story) -> str:
         "strip": strip_of(story),
         "worst": [(found, found.worst(WORST_PAIRS)) for found in shown_pairs(story)],
     }
-    return str(_environment().get_template("report.html.jinja").render(context))
+    return str(environment().get_template("report.html.jinja").render(context))
 
 
 def excerpt(story: Story) -> str:
@@ -60,10 +60,10 @@ def excerpt(story: Story) -> str:
     context = {
         "story": story,
         "colours": formats_shown(story),
-        "style": _style(".bitsect-excerpt", page=False),
+        "style": style(".bitsect-excerpt", page=False),
         "strip": strip_of(story),
     }
-    return str(_environment().get_template("excerpt.html.jinja").render(context))
+    return str(environment().get_template("excerpt.html.jinja").render(context))
 
 
 def has_figures(story: Story) -> bool:
@@ -130,7 +130,7 @@ def _finite(value: Any) -> Any:
 
 
 @cache
-def _style(within: str, page: bool) -> str:
+def style(within: str, page: bool) -> str:
     """The theme, the shared pieces inside of `within`, and what a page has besides."""
     theme, parts, own = (
         (HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("theme", "parts", "report")
@@ -150,7 +150,7 @@ def _plotly() -> str:
 
 
 @cache
-def _environment() -> Any:
+def environment() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
