@@ -123,7 +123,7 @@ class Engines(dict[str, Engine]):
     """The runtimes of this process, each loaded when it is first asked for."""
 
     def __missing__(self, name: str) -> Engine:
-        engine: Engine = choose("runtime", name, ENGINES)()
+        engine: Engine = choose("runtime", name, ENGINES, own=True)()
         self[name] = engine
         return engine
 
