@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import bitsect
-from bitsect.errors import RunError, in_command
+from bitsect.errors import BitsectError, RunError, in_command
 from bitsect.latency.a100 import table as a100
 from bitsect.runs.progress import Progress
 from bitsect.values import LatencyTable
@@ -164,3 +164,25 @@ def test_a_request_that_was_spoilt_is_refused_in_one_line(run: Path, spoilt: dic
     with pytest.raises(RunError, match=r"asked.json.*remove it, and name the options again") as error:
         bitsect.quantize(run, target="80%")
     assert "\n" not in str(error.value)
+
+
+def test_code_that_a_run_was_asked_for_is_imported_for_those_who_trust_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_metrics.py").write_text(
+        "import bitsect\n\n@bitsect.metric()\ndef same(means, scoring):\n    return means.weights * 0 + 1\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    own = {"metric": "own_metrics:same", "search": "bisection"}
+    bitsect.quantize(residual()[0], images(24), out="run", target="50%", method="paper", **own)
+    again: dict[str, Any] = {"target": "60%", "progress": Progress()}
+    for call in (bitsect.quantize, bitsect.sensitivity):
+        asked = again if call is bitsect.quantize else {}
+        with pytest.raises(
+            BitsectError, match=r"its metric 'own_metrics:same' is code to import: .*trust=True"
+        ):
+            call("run", **asked)
+        call("run", trust=True, **asked)
+        call("run", metric="own_metrics:same", **asked)
+    with pytest.raises(BitsectError, match="its metric 'own_metrics:same' is code to import"):
+        bitsect.compare("run", searches="bisection")

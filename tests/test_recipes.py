@@ -1,6 +1,8 @@
 """The recipes end to end on tiny stand-ins: only size separates them from the paper's runs."""
 
 import json
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 import bitsect
 from bitsect.cli import app
 from bitsect.errors import BitsectError
+from bitsect.runs.progress import Progress
 from bitsect.sources.recipes import RECIPES, read_recipe, recipe_text
 
 pytest.importorskip("transformers")
@@ -79,6 +82,36 @@ def test_a_recipe_that_is_wrong_is_named(text: str, why: str, tmp_path: Path) ->
     path.write_text(text)
     with pytest.raises(BitsectError, match=rf"mine\.toml: .*{why}"):
         read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("model = 'evil_code:judge'", "its network 'evil_code:judge'"),
+        ("[settings]\ntask = 'evil_code:judge'", "its task 'evil_code:judge'"),
+        ("[scoring]\nmetric = 'evil_code:judge'", "its metric 'evil_code:judge'"),
+        ("[goal]\nsearch = 'evil_code:judge'", "its search 'evil_code:judge'"),
+        ("searches = ['frontier', 'evil_code:judge']", "its search 'evil_code:judge'"),
+        ("searches = 'evil_code:judge'", "its search 'evil_code:judge'"),
+    ],
+)
+def test_a_recipe_of_others_runs_no_code(
+    text: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it is trusted, or named by the user too."""
+    (tmp_path / "evil_code.py").write_text("open('mark', 'w')\njudge = 1\n")
+    (tmp_path / "r.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    model = None if "model" in text else "zoo:fashion-resnet"
+    asked = {"draw": 8, "target": "1%", "data": "zoo:fashion-test", "progress": Progress()}
+    with pytest.raises(BitsectError, match=f"r.toml: {named} is code to import: .* trust=True"):
+        bitsect.run_recipe("r.toml", model=model, out="run", **asked)
+    assert not Path("mark").exists()
+    mine = {"model": "zoo:fashion-resnet"} if "model" in text else {"model": model, "trust": True}
+    with suppress(BitsectError):  # it is no network, task, metric or search
+        bitsect.run_recipe("r.toml", out="run2", **{"formats": "int8", **mine, **asked})
+    sys.modules.pop("evil_code", None)
+    assert Path("mark").exists() == ("trust" in mine)
 
 
 def test_what_a_recipe_needs(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def resolve(reference: str, what: str) -> object:
     folder = current_folder()
     here = _lies_in(folder, module_name)
     if here and folder not in _user_folders and not _is_found(module_name):
-        _user_folders.append(folder)
+        _user_folders.insert(0, folder)
     try:
         with user_folders():
             found: object = importlib.import_module(module_name)

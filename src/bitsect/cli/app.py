@@ -36,7 +36,8 @@ TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Load a .pt2 file even if that can run its author's code, and import the task that a run names.",
+        help="Load a .pt2 file even if that can run its author's code, and import the code that a run or a "
+        "recipe in a file names.",
         rich_help_panel=MACHINE,
     ),
 ]

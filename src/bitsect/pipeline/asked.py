@@ -16,7 +16,7 @@ from ..sources.data import Samples
 from ..sources.data.load import MEMORY
 from ..values import Goal, LatencyTable, Scoring
 from ..values.boundary import Boundary
-from ..values.options import given, to_json
+from ..values.options import given, refuse_code, to_json
 
 FILE = "asked.json"
 KEPT, LIMITS = {"target", "max_drop"}, {"budget", "max_size"}
@@ -43,8 +43,8 @@ class Asked:
         known = RunFolder(Path(run), only_read=True).read_json(FILE)
         with reading(Path(run) / FILE, "remove it, and name the options again"):
             asked = cls(**known or {})
-            asked.on_goal(Goal())
-            asked.on_scoring(Scoring())
+            asked.on_goal(Goal(), trust=True)
+            asked.on_scoring(Scoring(), trust=True)
         return asked
 
     @classmethod
@@ -61,7 +61,7 @@ class Asked:
         if not first or run.folder.read_json(FILE) is None:
             run.folder.write_json(FILE, vars(self))
 
-    def on_goal(self, goal: Goal, names: Collection[str] | None = None) -> Goal:
+    def on_goal(self, goal: Goal, names: Collection[str] | None = None, *, trust: bool = False) -> Goal:
         """`goal` with what was asked before (of `names` alone) where it asks for nothing else.
 
         Another destination brings its own latencies; a limit alone asks for no target; and one way to say
@@ -76,11 +76,13 @@ class Asked:
         known = {name: self.goal[name] for name in wanted - replaced}
         if isinstance(known.get("latency"), dict):
             known["latency"] = _table(known["latency"])
-        return Goal(**{**known, **asked})
+        whole = Goal(**{**known, **asked})
+        return whole if trust else refuse_code(FILE, whole, goal)
 
-    def on_scoring(self, scoring: Scoring) -> Scoring:
+    def on_scoring(self, scoring: Scoring, *, trust: bool = False) -> Scoring:
         """`scoring` with what was asked before where it asks for nothing else."""
-        return Scoring(**{**self.scoring, **given(scoring)})
+        whole = Scoring(**{**self.scoring, **given(scoring)})
+        return whole if trust else refuse_code(FILE, whole, scoring)
 
     def on_validation(self, data: Any, goal: Goal) -> Any:
         """The samples to prove the target of `goal` on: those given, else those of before."""

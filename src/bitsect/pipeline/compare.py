@@ -74,7 +74,7 @@ def compare(
         trust, progress: as for `quantize`.
     """
     own, earlier = method_of(run, None, None), Asked.of(run)
-    goal, scoring = earlier.on_goal(goal, TERMS), earlier.on_scoring(scoring)
+    goal, scoring = earlier.on_goal(goal, TERMS), earlier.on_scoring(scoring, trust=trust)
     _, settings, goal = destined(run, None, same_task(task), goal)
     request = Request.of(own, metrics, searches, methods, targets, scoring, goal)
     if draws < 1:

@@ -71,7 +71,7 @@ def quantize(
     before = None if fresh else out  # a run that starts anew takes nothing from the one it removes
     earlier, of_run, progress = Asked.of(model), is_folder(model), progress or Bar()
     chosen = method_of(model, before, method or earlier.method)
-    asked = earlier.on_scoring(scoring), earlier.on_goal(goal)
+    asked = earlier.on_scoring(scoring, trust=trust), earlier.on_goal(goal, trust=trust)
     stays = [*staying(goal, asked[1]), *staying(scoring, asked[0])]
     settings, scoring, goal = completed(
         chosen, settings, *asked, of_run=of_run, judged_as_a_whole=evaluate is not None

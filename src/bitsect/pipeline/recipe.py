@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import OptionError
 from ..runs.progress import Progress
+from ..sources.models import is_read
 from ..sources.recipes import read_recipe
 from ..values import Goal, Resources, Scoring, Settings
-from ..values.options import given
+from ..values.options import given, refuse_code
 from .keywords import with_options
 from .quantize import quantize
 from .result import Result
+
+T = TypeVar("T")
 
 
 @with_options(settings=Settings, scoring=Scoring, goal=Goal, resources=Resources)
@@ -47,34 +50,46 @@ def run_recipe(
     chosen = read_recipe(recipe)
     if out is None:
         raise OptionError("a recipe searches several times on one run: pass [out=FOLDER]")
+    trusted = trust or Path(recipe).suffix != ".toml"
+    if not (trusted or model is not None or chosen.model is None or is_read(chosen.model)):
+        raise OptionError(
+            f"{recipe}: its network '{chosen.model}' is code to import: name it yourself, or pass "
+            "[trust=True]"
+        )
     model = chosen.model if model is None else model
     if model is None:
         raise OptionError(f"recipe '{recipe}' names no network: name one")
-    settings, scoring = chosen.complete(settings), chosen.complete(scoring)
+
+    def complete(options: T, wanted: T) -> T:
+        whole = chosen.complete(options)
+        return whole if trusted else refuse_code(recipe, whole, wanted)
+
+    settings, scoring = complete(settings, settings), complete(scoring, scoring)
     asked = given(goal)
     targets: list[Any] = [None] if {"target", "max_drop"} & asked.keys() else [*chosen.targets] or [None]
     searches: list[Any] = [None] if "search" in asked else [*chosen.searches] or [None]
-    results: list[Result] = []
+    goals = []
     for search in searches:
         for target in targets:
-            more = {
-                name: value for name, value in (("search", search), ("target", target)) if value is not None
-            }
-            results.append(
-                quantize(
-                    model,
-                    data,
-                    method=method or chosen.method,
-                    settings=settings,
-                    scoring=scoring,
-                    goal=chosen.complete(Goal(**{**asked, **more})),
-                    resources=resources,
-                    test_data=test_data,
-                    validation_data=validation_data,
-                    out=out,
-                    fresh=fresh and not results,
-                    trust=trust,
-                    progress=progress,
-                )
-            )
+            more = (("search", search), ("target", target))
+            more_asked = {name: value for name, value in more if value is not None}
+            goals.append(complete(Goal(**{**asked, **more_asked}), goal))
+    results: list[Result] = []
+    for each in goals:
+        result = quantize(
+            model,
+            data,
+            method=method or chosen.method,
+            settings=settings,
+            scoring=scoring,
+            goal=each,
+            resources=resources,
+            test_data=test_data,
+            validation_data=validation_data,
+            out=out,
+            fresh=fresh and not results,
+            trust=trust,
+            progress=progress,
+        )
+        results.append(result)
     return tuple(results)

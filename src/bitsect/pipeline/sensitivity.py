@@ -39,7 +39,7 @@ def sensitivity(
     Arguments are those of `quantize`. Layers are scored in `score_format`, int8 where none is given.
     """
     chosen = method_of(model, None if fresh else out, method)
-    scoring = chosen.complete(Asked.of(model).on_scoring(scoring))
+    scoring = chosen.complete(Asked.of(model).on_scoring(scoring, trust=trust))
     settings = settings if is_folder(model) else chosen.complete(settings)
     metric_named(scoring.metric)
     format = INT8 if scoring.score_format in (None, "each") else parse_formats(scoring.score_format)[0]

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
 from ..errors import OptionError
@@ -124,6 +125,18 @@ def _check_number(what: str, chosen: Any, about: Help) -> None:
     # Said so that NaN is refused too.
     if not right or not (chosen == chosen if about.least is None else chosen >= about.least):
         raise OptionError(f"{what} {chosen} is not a {kind}{least}")
+
+
+def refuse_code(path: Path | str, whole: T, asked: T) -> T:
+    """The options `whole`, unless the file at `path` names code in one that was not `asked` for besides."""
+    for name, _, about in described(type(whole)):
+        value = getattr(whole, name)
+        if about.own and isinstance(value, str) and ":" in value and value != given(asked).get(name):
+            raise OptionError(
+                f"{path}: its {name} '{value[:100]}' is code to import: pass [{name}={value[:100]}] if it is "
+                "yours, or [trust=True]"
+            )
+    return whole
 
 
 def to_json(value: Any) -> dict[str, Any]:
