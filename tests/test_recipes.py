@@ -91,7 +91,7 @@ def test_a_recipe_that_is_wrong_is_named(text: str, why: str, tmp_path: Path) ->
         ("[settings]\ntask = 'evil_code:judge'", "its task 'evil_code:judge'"),
         ("[scoring]\nmetric = 'evil_code:judge'", "its metric 'evil_code:judge'"),
         ("[goal]\nsearch = 'evil_code:judge'", "its search 'evil_code:judge'"),
-        ("searches = ['frontier', 'evil_code:judge']", "its search 'evil_code:judge'"),
+        ("searches = ['bisection', 'evil_code:judge']", "its search 'evil_code:judge'"),
         ("searches = 'evil_code:judge'", "its search 'evil_code:judge'"),
     ],
 )
