@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..exporters.runtimes.onnxruntime import RUNTIMES, OnnxModel, Ran, run_onnx
+from ..exporters.runtimes.vetting import check_onnx
 from ..names import check_name, choose
 from ..runs.bar import Bar
 from ..runs.opening import OrElse, is_folder, open_run, own_samples
@@ -146,6 +147,7 @@ def evaluate_file(
     }:
         raise OptionError(f"[{name}=] does not apply to an ONNX file, whose formats and ranges are fixed")
     check_name("runtime", runtime, RUNTIMES)
+    check_onnx(Path(path))
     model: OnnxModel = choose("runtime", runtime, RUNTIMES)(path, threads=settings.threads)
     samples = _load(data, asked, model)
     output = settings.output or model.metadata.get("bitsect.output")

@@ -17,6 +17,7 @@ from ...files import first_line
 from ...sources.data.samples import Inputs
 from .apart import Apart, DiedError
 from .onnxruntime import Array, OnnxModel, read_about
+from .vetting import check_onnx
 
 # The runtime of each kind of file, the package that holds it, and the extra or package to install.
 KINDS = {
@@ -50,6 +51,8 @@ class ForeignModel(OnnxModel):
         self.path, self.engine, self.rows = Path(path), runtime, rows
         if not self.path.is_file():
             raise BitsectError(f"{path}: no such file")
+        if self.path.suffix.lower() == ".onnx":
+            check_onnx(self.path)
         self._folder, self.apart = tempfile.TemporaryDirectory(), Apart(runtime)
         self._request = {"path": str(self.path.resolve()), "threads": threads}
         with self.told(f"{path}: {runtime} cannot load it", ExportError):

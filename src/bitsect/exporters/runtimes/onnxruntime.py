@@ -244,12 +244,21 @@ def run_onnx(
     for batch in samples.batches(batch_size):
         assert batch.labels is not None
         with naming(samples, batch.indices):
-            tally.add(task.outcome(model.run(batch.inputs), batch.labels), batch.labels, batch.indices)
+            outputs = model.run(batch.inputs)
+            _check_finite(model, outputs)
+            tally.add(task.outcome(outputs, batch.labels), batch.labels, batch.indices)
         progress(len(batch.indices))
     latency = None
     if type(model) is OnnxModel:
         latency = latencies_ms([model.path], samples.inputs(slice(0, 1)))[0]
     return Ran(tally.accuracy(task, samples), samples.count, latency, model.runtime, task.output)
+
+
+def _check_finite(model: OnnxModel, outputs: Any) -> None:
+    """Refuse outputs that are no numbers, of which the greatest would be called an answer."""
+    for output in outputs.values() if isinstance(outputs, dict) else outputs:
+        if output.is_floating_point() and not torch.isfinite(output).all():
+            raise DataError(f"{model.path}: its outputs hold NaN or infinity: check the samples and the file")
 
 
 def latencies_ms(paths: Sequence[str | Path], inputs: Inputs, *, seconds: float | None = None) -> list[float]:
