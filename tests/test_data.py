@@ -445,3 +445,15 @@ def test_arrays_of_another_byte_order_are_read(tmp_path):
     samples = load_samples(tmp_path / "big.npz")
     assert samples.inputs(slice(None)).tolist() == x.tolist()
     assert samples.labels.tolist() == [0, 1, 2]
+
+
+def test_lists_of_images_and_single_graphs_are_told_the_way_out():
+    images = [torch.zeros(3, 4, 4)] * 5
+    for batch in ([images], [(images, torch.zeros(5))]):
+        with pytest.raises(DataError, match=r"a list of tensors: stack them .* calls it with list\(x\)"):
+            load_samples(batch)
+    graph = (torch.zeros(40, 8), torch.zeros(2, 90).long())
+    with pytest.raises(DataError, match=r"'0' has 40, '1' has 2: the first axis .* for graph in zip"):
+        load_samples([(graph,)])
+    three = [torch.zeros(5, 7)] * 3  # several inputs of one shape are no images
+    assert len(load_samples([(three, torch.zeros(5).long())])) == 5

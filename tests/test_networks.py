@@ -201,9 +201,53 @@ def test_a_difference_from_the_network_is_said_by_a_run_that_works_alone_too(tmp
         bitsect.quantize(tmp_path, target="60%", metric="sqnr")
 
 
-def test_a_network_in_bfloat16_is_told_before_it_is_exported() -> None:
-    model, x = refill(nn.Sequential(nn.Linear(8, 5))).bfloat16(), seeded(12, 8).bfloat16()
-    assert any("call model.float()" in note for note in quantize(model, x, metric="sqnr").notes)
+@pytest.mark.parametrize(
+    ("dtype", "data"), [(torch.bfloat16, torch.float32), (torch.float16, torch.float16), (torch.float64,) * 2]
+)
+def test_networks_in_other_precisions_are_captured_in_float32(
+    dtype: torch.dtype, data: torch.dtype, tmp_path: Path
+) -> None:
+    model = refill(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))).to(dtype)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    result = quantize(model, seeded(12, 8).to(data), metric="sqnr")
+    said = [note for note in result.notes if "float32" in note]
+    assert said == [f"the network's weights are in {str(dtype)[6:]}: it is judged and written in float32"]
+    assert all(value.dtype == before[name].dtype for name, value in model.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert result.model()(seeded(2, 8)).dtype == torch.float32
+    assert result.export(tmp_path / "model.onnx").failures == ()
+
+
+def test_what_cannot_be_taken_in_float32_is_taken_as_it_is() -> None:
+    model = Block(lambda self, x: self.a(x.half()), a=nn.Linear(8, 5)).half()
+    notes = quantize(model, seeded(12, 8).half(), metric="sqnr").notes
+    assert any("'a' computes in float16" in note for note in notes)
+
+
+def test_buffers_that_forward_changes_are_frozen_and_named() -> None:
+    def run(self: Any, x: Tensor) -> Tensor:
+        self.seen.mul_(0.9).add_(0.1)
+        return self.b(self.a(x) - self.seen)
+
+    model = Block(run, a=nn.Linear(4, 4), b=nn.Linear(4, 3), seen=torch.zeros(4))
+    result = quantize(refill(model), seeded(12, 4), metric="sqnr")
+    assert any("forward changes the buffers 'seen': they are frozen" in note for note in result.notes)
+    quantised = result.model()
+    assert torch.equal(quantised(seeded(2, 4)), quantised(seeded(2, 4)))
+    assert not model.seen.any()
+
+
+def test_a_forward_that_takes_one_dictionary(tmp_path: Path) -> None:
+    class OfDictionary(Block):
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
+            return self.b(torch.relu(self.a(batch["image"])) + batch["shift"][:, None])
+
+    model = refill(OfDictionary(print, a=nn.Linear(4, 6), b=nn.Linear(6, 3)))
+    batch = {"image": seeded(12, 4), "shift": seeded(12, seed=1)}
+    result = quantize(model, [(batch, torch.arange(12) % 3)], metric="sqnr")
+    assert torch.equal(result.model()(batch), result.model()(**batch))
+    torch.testing.assert_close(result.run.program.run(batch), model(batch))
+    assert result.export(tmp_path / "model.onnx").failures == ()
 
 
 def test_what_cannot_be_differentiated_is_named_with_metrics_that_need_not() -> None:

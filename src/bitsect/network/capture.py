@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
@@ -61,7 +61,7 @@ def capture(
         return _read(model, model, example, embeddings, device, shared)
     _check(model, example)
     model = _unwrapped(model)
-    with _as_captured(model):
+    with _as_captured(model), _by_name(model, example):
         exported, inputs = _export(model, _beside(model, example), sequences)
         program = _read(model, exported, example, embeddings, device, shared)
         program.comparison = compare(program, model, inputs)
@@ -202,18 +202,41 @@ def _any_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 
 @contextmanager
+def _by_name(model: nn.Module, example: Inputs) -> Iterator[None]:
+    """`model` with a forward that takes the names of a dictionary, if its own takes the dictionary itself."""
+    known = inspect.signature(model.forward).parameters.values()
+    needed = [each for each in known if each.default is each.empty and each.kind != each.VAR_KEYWORD]
+    takes_one = len(needed) == 1 and needed[0].annotation not in (Tensor, "Tensor", "torch.Tensor")
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [str(name) for name in example] if isinstance(example, Mapping) else []
+    own = {each.name for each in known} & {*names}
+    if names and all(map(str.isidentifier, names)) and takes_one and needed[0].kind in by_place and not own:
+        with _forward(model, lambda original, args, kwargs: original(kwargs), names):
+            yield
+    else:
+        yield
+
+
+@contextmanager
 def _naming(model: nn.Module, kwargs: dict[str, Any]) -> Iterator[None]:
     """`model` with a forward that names `kwargs`: torch.export opens no batch behind `**kwargs`."""
     known = inspect.signature(model.forward).parameters
     if all(name in known for name in kwargs):
         yield
-        return
+    else:
+        with _forward(model, lambda original, args, kwargs: original(*args, **kwargs), kwargs):
+            yield
+
+
+@contextmanager
+def _forward(model: nn.Module, call: Callable[..., Any], names: Iterable[str]) -> Iterator[None]:
+    """`model` with a forward of these `names`, which does `call` with its own."""
     original, overridden = model.forward, "forward" in vars(model)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs)
+        return call(original, args, kwargs)
 
-    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in kwargs]
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
     vars(forward)["__signature__"] = inspect.Signature(parameters)
     vars(model)["forward"] = forward
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx import Node
 
@@ -45,6 +46,13 @@ def mixes_samples(program: Program, inputs: Inputs, others: Inputs) -> bool:
     alone, among = (_parts(program, program.run(each)) for each in (inputs, others))
     cut = [other[: len(one)] for one, other in zip(alone, among, strict=True)]
     return not compared(alone, cut, noise_of(values_of(program))).is_noise
+
+
+def input_type(program: Program) -> torch.dtype | None:
+    """The floating-point type that the network takes its inputs in; None where it takes none, or several."""
+    inputs = (node.meta.get("val") for node in user_inputs(program.exported))
+    found = {value.dtype for value in inputs if isinstance(value, Tensor) and value.is_floating_point()}
+    return next(iter(found)) if len(found) == 1 else None
 
 
 def _parts(program: Program, outputs: Any) -> list[Tensor]:

@@ -30,6 +30,7 @@ class Program:
     """A network as steps that can be run under a rounding, from any layer."""
 
     comparison: Comparison | None = None  # with the network, where it was captured from one
+    given_in = ""  # the precision of the network's weights, where they were captured in float32
 
     def __init__(self, contents: Contents) -> None:
         self.layers, self.multiplies, self.sums = contents.layers, contents.multiplies, contents.sums

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ..names import some
 from ..values import Ranges
 from .operators import is_tensor, origins
 from .program import Program
@@ -17,6 +18,13 @@ def remarks(program: Program) -> Iterator[str]:
         yield (
             f"the network holds its batch fixed at {program.fixed_batch}, as int(x.shape[0]) in forward "
             "makes it; smaller batches are padded"
+        )
+    if program.given_in:
+        yield f"the network's weights are in {program.given_in}: it is judged and written in float32"
+    if changed := sorted(program.exported.graph_signature.buffers_to_mutate.values()):
+        yield (
+            f"forward changes the buffers {some(changed)}: they are frozen, every call starts from what they "
+            "were when it was captured"
         )
     dtypes = {multiply.node.meta["val"].dtype: multiply.layer for multiply in reversed(program.multiplies)}
     for dtype in sorted(dtypes.keys() - {torch.float32}, key=str):

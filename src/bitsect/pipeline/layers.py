@@ -9,7 +9,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from ..errors import CaptureError
-from ..network.capture import capture
+from ..network.precision import capture_in_float32
 from ..network.program import Program
 from ..runs.opening import is_folder, open_run
 from ..sources.models import load_model, parse_example
@@ -50,4 +50,4 @@ def layers(
                 f"model '{model}' gives no example input: pass [input_shape=3x224x224], or return a pair"
             )
         model = network.model
-    return capture(model, example, embeddings=embeddings, device=device)
+    return capture_in_float32(model, example, embeddings=embeddings, device=device)

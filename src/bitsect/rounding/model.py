@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ class QuantizedModel(nn.Module):
         self.nothing = nn.Parameter(torch.empty(0, device=program.device), requires_grad=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
+            return self(**args[0])
         exported = self.program.exported
         assert exported.call_spec.in_spec is not None
         by_name = exported.call_spec.in_spec.children()[1].context or []  # of a network captured with names

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from ..errors import CaptureError, DataError, RunError
 from ..measure.traces import fitting_rows
-from ..network.capture import capture
+from ..network.precision import capture_in_float32
 from ..network.program import Program
 from ..solve.confidence import split
 from ..sources.data import Samples, load_samples
@@ -306,7 +306,7 @@ def _captured(asked: _Asked, samples: Samples, trust: bool) -> tuple[Program, st
     # What was read from a file for this run alone is nobody else's; a function may hand out what it keeps.
     options["shared"] = isinstance(asked.model, str | Path) and is_read(str(asked.model))
     any_length = samples.source.lengths is not None
-    program = capture(model, example, sequences=any_length, **options)
+    program = capture_in_float32(model, example, sequences=any_length, **options)
     if any_length and not program.any_length:
         samples = samples.at_length(program.length)
     if program.fixed_batch is not None and isinstance(model, nn.Module):
@@ -330,7 +330,7 @@ def _in_larger_batches(
     if program.fixed_batch is None or rows <= program.fixed_batch:
         return program
     try:
-        larger = capture(model, samples.inputs(slice(0, rows)), **options)
+        larger = capture_in_float32(model, samples.inputs(slice(0, rows)), **options)
     except CaptureError:
         return program
     # A loop over the batch takes a step for each row: there nothing is gained.

@@ -131,6 +131,7 @@ class Run:
         pixels = {} if isinstance(data, Samples) else self.settings.pixels
         reading = Reading(self.preparation, self.task.name, **self.settings.texts)
         samples = load_samples(data, reading=reading, **pixels, **drawn)
+        samples = replace(samples, floats=self.samples.floats)
         return samples if self.program.any_length else samples.at_length(self.program.length)
 
     def check_memory(self, stage: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..errors import BitsectError, RunError
 from ..network.exported_program import example_outputs
-from ..network.outputs import output_axes
+from ..network.outputs import input_type, output_axes
 from ..network.program import Program
 from ..sources.data import Samples
 from ..sources.preparation import Preparation
@@ -33,7 +33,8 @@ def task_for(
         if why:
             progress.say(f"task {name}: {why}; [task=NAME] takes another")
     task = task_named(name).on(output, example, axes)
-    return task, replace(samples, source=samples.source.without_labels()) if task.reference else samples
+    source = samples.source.without_labels() if task.reference else samples.source
+    return task, replace(samples, source=source, floats=input_type(program))
 
 
 def task_of(known: Recorded, folder: RunFolder, trust: bool) -> Task:

@@ -15,6 +15,12 @@ from .pixels import Pixels
 from .samples import Inputs
 
 LABELS = ("labels", "label")  # what labels are called among named inputs
+SAME = "give all of them the same number"
+GRAPH = (
+    "the first axis of every input is that of the samples; stack the nodes and the edges of several graphs, "
+    "and put the network inside one whose forward(x, edges) is "
+    "torch.stack([net(*graph) for graph in zip(x, edges)])"
+)
 Form = Literal["tensor", "tuple", "dict"]  # how the network takes its inputs
 
 
@@ -35,7 +41,8 @@ class Arrays:
             lengths["y"] = len(self.labels) if self.labels.ndim else 0
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"'{name}' has {length}" for name, length in lengths.items())
-            raise DataError(f"{self.title}: of samples {counts}: give all of them the same number")
+            graph = self.form != "tensor" and len({lengths[name] for name in self.tensors}) > 1
+            raise DataError(f"{self.title}: of samples {counts}: {GRAPH if graph else SAME}")
         if not any(lengths.values()):
             raise DataError(f"{self.title}: holds no samples: give at least one")
 

@@ -17,6 +17,11 @@ from .samples import Source
 from .sequences import Sequences, filled, shown
 
 NAME = "data"
+PAIRS = "give (inputs, labels), several inputs as a tuple"
+LISTED = (
+    "a list of tensors: stack them to one, torch.stack(images); a network that takes a list is captured "
+    "inside one whose forward(x) calls it with list(x)"
+)
 IDS, MASK = "input_ids", "attention_mask"
 
 
@@ -97,9 +102,8 @@ def _batch(batch: Any, name: str) -> Arrays:
     inputs, labels = batch, None
     if isinstance(batch, (tuple, list)):
         if len(batch) not in (1, 2):
-            raise DataError(
-                f"{name} has {len(batch)} parts: give (inputs, labels), several inputs as a tuple"
-            )
+            many = isinstance(batch, list) and all(isinstance(part, Tensor) for part in batch)
+            raise DataError(f"{name} is {LISTED}" if many else f"{name} has {len(batch)} parts: {PAIRS}")
         inputs, labels = batch if len(batch) == 2 else (*batch, None)
     elif isinstance(batch, Mapping):
         inputs = dict(batch)
@@ -116,6 +120,8 @@ def _batch(batch: Any, name: str) -> Arrays:
     else:
         parts = {"x": inputs}
     tensors = {key: _tensor(part, name) for key, part in parts.items()}
+    if isinstance(inputs, list) and labels is not None and len(inputs) == len(labels) != len(tensors["0"]):
+        raise DataError(f"the inputs of {name} are {LISTED}")
     return Arrays(name, tensors, form, None if labels is None else _tensor(labels, name), None)
 
 

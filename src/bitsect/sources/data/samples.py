@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 from ...errors import DataError
@@ -73,6 +74,7 @@ class Samples:
     spec: str
     options: Mapping[str, Any] = field(default_factory=dict)  # plain values, ready for JSON
     copies: int = 0  # samples that were left out, being copies of others
+    floats: torch.dtype | None = None  # what floating-point inputs are made for the network at hand
 
     def __len__(self) -> int:
         return len(self.source)
@@ -117,7 +119,17 @@ class Samples:
         return self.source.name(index)
 
     def inputs(self, indices: slice | Tensor) -> Inputs:
-        return next(self.source.stream([torch.arange(len(self))[indices]]))
+        return self._cast(next(self.source.stream([torch.arange(len(self))[indices]])))
+
+    def _cast(self, inputs: Inputs) -> Inputs:
+        if self.floats is None:
+            return inputs
+
+        def cast(leaf: Tensor) -> Tensor:
+            return leaf.to(self.floats) if leaf.is_floating_point() else leaf
+
+        found: Inputs = pytree.tree_map_only(Tensor, cast, inputs)
+        return found
 
     def typical(self) -> Inputs:
         """The inputs of one sample to time a network on: the first, of several lengths the middle one."""
@@ -146,7 +158,7 @@ class Samples:
         """All samples in their batches, of which some may be smaller."""
         parts = self.parts(batch_size)
         for indices, inputs in zip(parts, self.source.stream(parts), strict=True):
-            yield Batch(inputs, None if self.labels is None else self.labels[indices], indices)
+            yield Batch(self._cast(inputs), None if self.labels is None else self.labels[indices], indices)
 
     def fingerprint(self) -> str:
         """SHA-256 of the samples, their order and how they are normalised; not of where they lie."""
