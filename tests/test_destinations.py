@@ -12,10 +12,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 import bitsect
 from bitsect import Goal, Settings
 from bitsect.errors import BitsectError, ExportError, OptionError, RunError
+from bitsect.exporters.onnx.form import FORMS
 from bitsect.exporters.onnx.pieces import WrittenGraph
 from bitsect.exporters.runtimes.apart import ADVICE, Apart, Fault, Model, Times
 from bitsect.exporters.runtimes.onnxruntime import OnnxModel, feed_of
@@ -29,14 +31,18 @@ from bitsect.latency.timed import Written, takes
 from bitsect.latency.timings import VERSION, Time, Timings
 from bitsect.network.capture import capture
 from bitsect.rounding.boundaries import boundaries
+from bitsect.rounding.rounder import Rounder
 from bitsect.solve.allowed import allowed_formats
 from bitsect.solve.costs import cost_table, faster_formats, latency_ms
 from bitsect.solve.search.problem import Problem
 from bitsect.solve.search.trail import Trails
-from bitsect.values import FLOAT, INT4, INT8, Format, LatencyTable, Plan
+from bitsect.sources.data import load_samples
+from bitsect.sources.tasks.task import task_named
+from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, Format, LatencyTable, Plan
 from bitsect.values.boundary import Boundary, step_key
 from bitsect.values.destination import CPU_FORMATS, DESTINATIONS, check_written, destination_named
 from bitsect.values.latency_table import place_key
+from short import calibrate, export_onnx, prove
 from tiny import images, residual, seeded
 
 LAYERS = residual()[1].layers
@@ -567,6 +573,29 @@ def test_openvino_runs_what_was_judged(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(ExportError, match=r"broken\.onnx"):
         bitsect.evaluate_file(tmp_path / "broken.onnx", (x, y), runtime="openvino")
+
+
+def test_openvino_runs_integers_at_any_length_and_at_a_fixed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino")
+    torch.manual_seed(0)
+    wide = [module for _ in range(3) for module in (nn.Linear(256, 256), nn.LayerNorm(256))]
+    model = nn.Sequential(nn.Linear(32, 256), nn.GELU(), *wide, nn.Linear(256, 5)).eval()
+    x = seeded(16, 6, 32)
+    program = capture(model, x[:2])
+    samples = load_samples((x, torch.zeros(16)))
+    rounder = Rounder(program, calibrate(program, samples, sign="auto"), ONNXRUNTIME)
+    plan = Plan.uniform(program.layers, INT8)
+
+    def in_float() -> tuple[str, ...]:
+        written = export_onnx(program, rounder, plan, tmp_path / "model.onnx", target="openvino")
+        task = task_named(lambda outputs, labels: outputs.mean((1, 2)).sigmoid())
+        return prove(written, program, rounder, plan, samples, task).float_kernels
+
+    assert in_float() == ()
+    monkeypatch.setitem(FORMS, "openvino", replace(FORMS["openvino"], writes_zeros=True))
+    assert len(in_float()) >= 3  # they share their zero points
 
 
 # What others measured

@@ -326,8 +326,9 @@ class Edit:
         inputs = [
             self.nodes.add_constant(f"{name}.codes", codes),
             self.nodes.add_constant(f"{name}.scale", scales),
-            self.nodes.add_constant(f"{name}.zero_point", np.zeros(scales.shape, codes.dtype)),
         ]
+        if self.form.writes_zeros:
+            inputs.append(self.nodes.add_constant(f"{name}.zero_point", np.zeros(scales.shape, codes.dtype)))
         return self.nodes.add("DequantizeLinear", inputs, f"{name}.dequantize", **form)
 
     def _write_matmul(self, site: Site, weight: CodedWeight) -> None:

@@ -21,6 +21,8 @@ class Form:
     placement: Placement
     packs: bool  # every tensor in the type of its codes; otherwise values in uint8 and weights in int8
     fuses: bool = False  # kernels that only ONNX Runtime has are written where it does not find them itself
+    # The zero points of weights, all 0; of layers that share one OpenVINO makes float ones for fixed shapes.
+    writes_zeros: bool = True
 
     def zero_point(self, grid: Grid) -> Array:
         """Zero on `grid`, in the type of a tensor that holds its codes."""
@@ -43,7 +45,7 @@ class Form:
 
 FORMS = {
     "onnxruntime": Form("onnxruntime", ONNXRUNTIME, packs=False, fuses=True),
-    "openvino": Form("openvino", ONNXRUNTIME, packs=False),
+    "openvino": Form("openvino", ONNXRUNTIME, packs=False, writes_zeros=False),
     "portable": Form("portable", PAPER, packs=True),
 }
 

@@ -27,6 +27,7 @@ from .write import is_weights_of, write_onnx
 
 LARGEST_KEPT_BYTES = 100_000_000
 _FLOAT_MODELS: WeakKeyDictionary[Program, dict[str, bytes]] = WeakKeyDictionary()
+FIXED_SAMPLES = 4  # that OpenVINO runs with fixed shapes too
 REFERENCE_SAMPLES = 16  # the reference evaluator takes a second and more for each
 
 
@@ -59,14 +60,17 @@ def prove(
         progress(len(batch.indices))
         if isinstance(model, ReferenceModel) and comparison.count >= REFERENCE_SAMPLES:
             break
+    in_float: tuple[str, ...] = ()
+    if isinstance(model, OpenVinoModel):
+        in_float = _openvino_in_float(model, comparison, plan, samples)
+        model.close()
     with tempfile.TemporaryDirectory() as folder:
         float_path = Path(folder) / "float.onnx"
         float_size = _write_float(subject, float_path, written.destination or "onnxruntime")
         timed: list[float | None] = [None, None]
         if for_runtime:
             timed = [*latencies_ms([path, float_path], timed_on)]
-        elif isinstance(model, OpenVinoModel):
-            model.close()
+        elif elsewhere:
             timed = [*_elsewhere_ms("openvino", [path, float_path], timed_on)]
     if set(plan.values()) == {FLOAT}:  # the same file twice
         timed = [timed[1]] * 2
@@ -81,8 +85,41 @@ def prove(
         float_latency_ms=timed[1],
         timed_length=program.length_of(timed_on),
         kernels=dict(Counter(operator for _, operator in ran).most_common()) or None,
-        float_kernels=_on_kernels(program, plan, ran, quantised=True) if for_runtime else (),
+        float_kernels=_on_kernels(program, plan, ran, quantised=True) if for_runtime else in_float,
         quantised_kernels=_on_kernels(program, plan, ran, quantised=False),
+    )
+
+
+def _openvino_in_float(
+    model: OpenVinoModel, found: Comparison, plan: Plan, samples: Samples
+) -> tuple[str, ...]:
+    """Layers in integers that OpenVINO runs in float, where lengths are free or where all shapes are fixed.
+
+    It may choose other kernels for fixed shapes, so the first samples are compared in that way too.
+    """
+    batch = next(iter(samples.batches(FIXED_SAMPLES)))
+    fixed = OpenVinoModel(model.path, fixed=batch.inputs)
+    again = Comparison(found.program, found.rounding, fixed, found.task, None)
+    with naming(samples, batch.indices):
+        again.add(batch)
+    found.differing = sorted({*found.differing, *again.differing})
+    found.outputs_off = max(found.outputs_off, again.outputs_off)
+    ran = [
+        {
+            name
+            for names, precision in each.operators()
+            if precision in ("u8", "i8")
+            for name in names.split(",")
+        }
+        for each in (model, fixed)
+    ]
+    fixed.close()
+    return tuple(
+        multiply.place.name
+        for multiply in found.program.multiplies
+        if plan[multiply.layer].activation_bits is not None
+        and multiply.weight is not None
+        and not all(any(_is_of(name, multiply.place.name) for name in names) for names in ran)
     )
 
 

@@ -78,8 +78,9 @@ class OpenVinoEngine:
         self.module, self.version = openvino, str(openvino.__version__).partition("-")[0]
         self.core = openvino.Core()
 
-    def load(self, path: str, threads: int) -> Run:
-        compiled = self.compiled(path, threads)
+    def load(self, path: str, threads: int, shapes: Mapping[str, Any] | None = None) -> Run:
+        """With `shapes`, the inputs have these for good: it may choose other kernels."""
+        self.loaded = compiled = self.compiled(path, threads, shapes)
         request, outputs = compiled.create_infer_request(), compiled.outputs
 
         def run(feed: Feed) -> list[np.ndarray[Any, Any]]:
@@ -104,8 +105,10 @@ class OpenVinoEngine:
             "metadata": {},
         }
 
-    def compiled(self, path: str, threads: int, **more: Any) -> Any:
+    def compiled(self, path: str, threads: int, shapes: Mapping[str, Any] | None = None, **more: Any) -> Any:
         model = self.core.read_model(path)
+        if shapes is not None:
+            model.reshape({name: list(shape) for name, shape in shapes.items()})
         nodes = [node for node in model.get_ordered_ops() if node.get_output_size()]
         half = any(node.get_output_element_type(0) == self.module.Type.f16 for node in nodes)
         # Left to itself it computes float layers in bfloat16 where the processor has that.
@@ -213,9 +216,12 @@ def main() -> None:
                 time_group(engines, request, say)
             elif request["do"] == "load":
                 loaded = engines[name].load(request["path"], request["threads"])
+            elif request["do"] == "load fixed":
+                openvino: Any = engines[name]
+                loaded = openvino.load(request["path"], request["threads"], request["shapes"])
             elif request["do"] == "about":
                 say({"about": engines[name].about(request["path"])})
-            elif request["do"] in ("kernels", "values"):
+            elif request["do"] in ("kernels", "operators", "values"):
                 from . import inside
 
                 say(getattr(inside, request["do"])(engines[name], request))

@@ -70,6 +70,13 @@ def _openvino(engine: Any, path: str, feed: dict[str, Any]) -> Iterator[Row]:
         yield name, kind, precision in FLOATS, times.get(name, 0.0), multiplies
 
 
+def operators(engine: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Every operator of the model that OpenVINO loaded last: the names of all that went into it, and its type."""
+    about = [node.get_rt_info() for node in engine.loaded.get_runtime_model().get_ordered_ops()]
+    keys = "originalLayersNames", "runtimePrecision"
+    return {"operators": [[str(each[key].value) for key in keys] for each in about]}
+
+
 def values(engine: Any, request: dict[str, Any]) -> dict[str, Any]:
     """The names of all tensors; or, where some are asked for, these written to a file."""
     if type(engine).__name__ == "OpenVinoEngine":
