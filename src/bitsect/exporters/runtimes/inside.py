@@ -71,7 +71,7 @@ def _openvino(engine: Any, path: str, feed: dict[str, Any]) -> Iterator[Row]:
 
 
 def operators(engine: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Every operator of the model that OpenVINO loaded last: the names of all that went into it, and its type."""
+    """Every operator of the model that OpenVINO loaded last: names of all that went into it, and its type."""
     about = [node.get_rt_info() for node in engine.loaded.get_runtime_model().get_ordered_ops()]
     keys = "originalLayersNames", "runtimePrecision"
     return {"operators": [[str(each[key].value) for key in keys] for each in about]}
