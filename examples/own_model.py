@@ -21,7 +21,7 @@ images = torch.randn(256, 1, 28, 28)
 labels = model(images).argmax(1)  # stands for real labels: this network gets every sample right
 loader = DataLoader(TensorDataset(images, labels), batch_size=32)
 
-result = bitsect.quantize(model, loader, target=0.95, metric="single", placement="onnxruntime")
+result = bitsect.quantize(model, loader, target=0.95, metric="single")
 quantised = result.model()  # an nn.Module: same inputs, same outputs, rounded
 same = (quantised(images).argmax(1) == labels).float().mean()
 print(f"The quantised module answers {same:.1%} of the samples like the float one.")

@@ -376,7 +376,7 @@ def test_bad_models_samples_and_plans_are_one_line(
         (("--target", "99%", "--clip", "x"), "unknown clip 'x': use pair or sum"),
         (("--target", "99%", "--trace", "x"), "unknown trace 'x': use mean_trace or trace"),
         (("--target", "99%", "--score-format", "x"), "unknown format 'x'"),
-        (("--budget", "3ms"), "needs a latency table: pass --latency"),
+        (("--for", "bits", "--budget", "3ms"), "needs a latency table: pass --latency"),
         (("--budget", "3", "--latency", "a100"), "latency budget '3' is not"),
         (("--max-size", "12"), "size budget '12' is not a number and a unit such as 12MB"),
         (("--target", "99%", "--out", "good.npz"), "good.npz is a file: a run needs a folder"),
@@ -533,7 +533,7 @@ def test_a_search_keeps_earlier_answers_and_the_test_set(
     # The same question with another answer has another name; the same answer has not.
     call(*ask, "--target", "50%", "--keep", "*=float")
     call(*ask, "--target", "50%", "--keep", "*=float")
-    call(*ask, "--max-size", "0.5x")
+    call(*ask, "--max-size", "0.5x", "--keep", "none")
     names = {item.stem for item in (run / "plans").iterdir()}
     assert names == {"90-percent", "50-percent", "50-percent-2", "100-percent", "0.5x-size"}
     assert {item.stem for item in (run / "results").iterdir()} == names
@@ -785,7 +785,7 @@ def test_the_two_ends_and_the_largest_drop(run: Path, call: Call) -> None:
     none = call("search", run, "--metric", "random", "--target", "100%", "--formats", "int2")
     assert "Plan: 3 float layers." in none.out
     assert "nothing lower keeps the target of 100%" in " ".join(none.out.split())
-    every = call("search", run, "--metric", "random", "--max-drop", "99")
+    every = call("search", run, "--metric", "random", "--max-drop", "99", "--formats", "int8,int4")
     assert "Plan: 3 int4 layers." in every.out
     assert "the lowest format already keeps the target" in " ".join(every.out.split())
     assert call("search", run, "--metric", "random", "--max-drop", "0.5", "--json").json["target_met"] is True
@@ -798,7 +798,7 @@ def test_pins_and_formats(run: Path, call: Call) -> None:
     plan = json.loads((run / "plan.json").read_text())["layers"]
     assert (plan["0"], plan["5"]) == ("int8", "float")
     assert plan["2"] in ("float", "int4")
-    shown = call(*ask, "--formats", "w8a16, w4a16", "--score-format", "each").json
+    shown = call(*ask, "--formats", "w8a16, w4a16", "--score-format", "each", "--keep", "none").json
     assert shown["formats"].keys() <= {"float", "w8a16", "w4a16"}
     assert shown["uniform"].keys() == {"w8a16", "w4a16"}
     assert list(run.glob("scores-single-w4a16-*.json"))
@@ -812,6 +812,7 @@ def test_a_run_of_python_objects_is_searched_from_the_command_line(tmp_path: Pat
         torch.randn(16, 1, 8, 8),
         target=0.9,
         metric="single",
+        destination="bits",
         settings=Settings(threads=1, rounding="nearest"),
         out=tmp_path / "run",
     )
@@ -890,7 +891,7 @@ def test_modules_of_the_current_folder_are_found(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     where, talk, stage, error = done.stderr.splitlines()
-    assert "--for onnxruntime" in where
+    assert "for onnxruntime: " in where
     assert (talk, stage) == ("a module that talks", "capture …")
     assert error.startswith("error: nothing.npz: no such file or folder: give")
 

@@ -252,7 +252,13 @@ def test_a_run_judged_by_a_users_function_has_no_curve(tmp_path: Path) -> None:
     images = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(5))
     path = tmp_path / "run"
     bitsect.quantize(
-        network(), images, target=0.5, metric="random", out=path, evaluate=lambda model: 1.0, threads=1
+        network(),
+        images,
+        target=0.5,
+        metric="random",
+        out=path,
+        evaluate=lambda model: 1.0,
+        destination="bits",
     )
     with pytest.raises(RunError, match="make a run without evaluate"):
         bitsect.frontier(path)

@@ -51,7 +51,7 @@ def labelled(count: int = SAMPLES, seed: int = 1) -> tuple[torch.Tensor, torch.T
 
 def quantize(**options: Any) -> Result:
     """A run that is cheap: only int8, one pass for the scores."""
-    options = {"target": 0.8, "formats": ["int8"], "metric": "sqnr"} | options
+    options = {"target": 0.8, "formats": ["int8"], "metric": "sqnr", "destination": "bits"} | options
     return bitsect.quantize(network(), labelled(), **options)
 
 
@@ -212,7 +212,9 @@ def test_weight_only_layers_are_proven_with_their_inputs_as_they_are(tmp_path: P
     x = torch.randn(96, 32)
     with torch.no_grad():
         samples = x, model(x).argmax(1)
-    result = bitsect.quantize(model, samples, target=0.5, formats=["w4a16", "int8"], metric="sqnr")
+    result = bitsect.quantize(
+        model, samples, target=0.5, formats=["w4a16", "int8"], metric="sqnr", destination="bits"
+    )
     formats = [Format.parse("w4a16"), INT8, Format.parse("w4a16")]
     plan = Plan(dict(zip(result.plan, formats, strict=True)))
     delivery = replace(result, found=replace(result.found, plan=plan)).export(tmp_path / "model.onnx")

@@ -502,6 +502,7 @@ def test_other_commands_know_where_it_will_run(tmp_path: Path) -> None:
         images(48),
         target=0.3,
         formats="int8",
+        destination="bits",
         placement="onnxruntime",
         confidence=None,
         out=run,
@@ -520,7 +521,7 @@ def test_other_commands_know_where_it_will_run(tmp_path: Path) -> None:
 
 def test_a_run_under_another_placement_is_not_compared_for_a_runtime(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    bitsect.quantize(residual()[0], images(48), target=0.3, formats="int8", confidence=None, out=run)
+    bitsect.quantize(residual()[0], images(48), target=0.3, method="paper", formats="int8", out=run)
     for command in (bitsect.compare, bitsect.frontier, bitsect.blame):
         with pytest.raises(RunError, match="placement"):
             command(run, destination="onnxruntime")

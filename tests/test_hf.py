@@ -46,6 +46,7 @@ def test_from_a_folder_to_a_file_that_runs(name: str, tmp_path: Path) -> None:
         target=0.3,
         metric="sqnr",
         formats=format,
+        destination="bits",
         placement="onnxruntime",
         threads=1,
         batch_size=4,
@@ -137,7 +138,7 @@ def test_python_takes_a_network_with_rows_a_dataset_or_a_collator(texts: tuple[P
     loader = torch.utils.data.DataLoader(
         tokenized.select_columns(columns), batch_size=5, collate_fn=lambda part: dict(collate(part))
     )
-    options = {"target": 0.3, "metric": "sqnr", "formats": "int8", "threads": 1}
+    options = {"target": 0.3, "metric": "sqnr", "formats": "int8", "threads": 1, "destination": "bits"}
     expected = bitsect.quantize(f"hf:{folder}", str(data), **options)
     for given in (rows, dataset, tokenized, loader):
         processor = tokens if given in (rows, dataset) else None

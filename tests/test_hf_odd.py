@@ -302,6 +302,7 @@ def test_two_weight_only_formats_in_one_file(tmp_path: Path) -> None:
         formats="w8a16,w4a16g128",
         keep=["first=w8a16", "last=w4a16g128"],
         confidence=None,
+        destination="bits",
         threads=1,
         batch_size=4,
     )

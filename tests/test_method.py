@@ -39,8 +39,11 @@ def labelled(count: int = COUNT, seed: int = 1) -> tuple[torch.Tensor, torch.Ten
         return x, network()(x).argmax(1)
 
 
+BITS: dict[str, Any] = {"method": "bitsect", "destination": "bits"}
+
+
 def quantize(**options: Any) -> bitsect.Result:
-    return bitsect.quantize(network(), labelled(), **{"method": "bitsect", "target": 0.9, **options})
+    return bitsect.quantize(network(), labelled(), **{"target": 0.9, **BITS, **options})
 
 
 # Methods
@@ -109,8 +112,8 @@ def test_expected_accuracy_is_the_mean_probability_of_the_answers() -> None:
 
 def test_labels_decide_what_is_called_kept() -> None:
     x, y = labelled()
-    assert bitsect.quantize(network(), (x, y), target=0.9, confidence="none").goal.guide == "labels"
-    result = bitsect.quantize(network(), (x, y), target=0.9, confidence="none", guide="expected")
+    assert bitsect.quantize(network(), (x, y), target=0.9, confidence="none", **BITS).goal.guide == "labels"
+    result = bitsect.quantize(network(), (x, y), target=0.9, confidence="none", guide="expected", **BITS)
     assert result.target_met is (result.accuracy >= 0.9 * result.float_accuracy)
     assert result.found.evaluation == result.rows[-1].evaluation
 
@@ -231,12 +234,12 @@ def test_copies_prove_nothing() -> None:
     assert result.promise.samples == 200
     assert "350 of 550 held-out samples are copies" in "".join(result.notes)
     # Ten copies of a hundred samples would prove far more than a hundred samples can.
-    repeated = bitsect.quantize(network(), tuple(torch.cat([part] * 10) for part in few), target=0.98)
+    repeated = bitsect.quantize(network(), tuple(torch.cat([part] * 10) for part in few), target=0.98, **BITS)
     assert repeated.promise is not None
     assert repeated.promise.samples < 20
     assert not repeated.promise.proven
     with pytest.raises(OptionError, match="are those searched on: pass others, or confidence='none'"):
-        bitsect.quantize(network(), tuple(torch.cat([part[:1]] * 50) for part in few), target=0.98)
+        bitsect.quantize(network(), tuple(torch.cat([part[:1]] * 50) for part in few), target=0.98, **BITS)
 
 
 def test_test_samples_that_were_searched_on_are_told() -> None:
@@ -250,7 +253,7 @@ def test_test_samples_that_were_searched_on_are_told() -> None:
 def test_what_was_proven_on_other_samples_is_exported(tmp_path: Path) -> None:
     """A few searched samples that happen to miss the target do not refute what many others prove."""
     x, y = labelled(100)
-    all_int4 = {"keep": "*=int4", "target": 0.8}
+    all_int4 = {"keep": "*=int4", "target": 0.8, **BITS}
     right = bitsect.quantize(network(), (x, y), confidence=None, **all_int4).model()(x).argmax(1) == y
     few = torch.cat([(~right).nonzero()[:4, 0], right.nonzero()[:8, 0]])
     others = labelled(500, seed=8)
@@ -272,7 +275,7 @@ def test_a_largest_drop_is_promised_in_points() -> None:
 
 def test_samples_too_few_to_hold_out_are_refused() -> None:
     with pytest.raises(bitsect.DataError, match="at least two"):
-        bitsect.quantize(network(), labelled(1), method="bitsect", target=0.9)
+        bitsect.quantize(network(), labelled(1), target=0.9, **BITS)
 
 
 @pytest.mark.parametrize("text", ["95", "40%", 1.0, "sure", "nan"])

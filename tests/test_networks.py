@@ -23,7 +23,7 @@ FOR_RUNTIME = Settings(placement="onnxruntime", batch_size=8, threads=1)
 
 
 def quantize(model: nn.Module, samples: Any, **options: Any) -> Result:
-    options = {"target": "60%", "settings": FOR_RUNTIME, "probes": 8} | options
+    options = {"target": "60%", "settings": FOR_RUNTIME, "destination": "bits", "probes": 8} | options
     return bitsect.quantize(model, samples, **options)
 
 

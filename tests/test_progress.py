@@ -145,7 +145,7 @@ def test_a_stage_that_fails_is_ended() -> None:
 def test_quantize_expects_the_stages_that_it_has() -> None:
     linear = {"method": "paper", "metric": "interlayer", "pairs": "linear"}
     fisher = {"method": "paper", "metric": "fisher"}
-    for options in ({}, {"method": "paper", "probes": 2}, fisher, linear):
+    for options in ({"destination": "bits"}, {"method": "paper", "probes": 2}, fisher, linear):
         watch = Watch()
         bitsect.quantize("zoo:fashion-resnet", draw=24, target=0.5, threads=1, progress=watch, **options)
         (expected,) = watch.expected

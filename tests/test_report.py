@@ -303,7 +303,7 @@ class One(nn.Module):
 
 def test_one_layer_no_latency_no_test_no_labels(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    bitsect.quantize(One(), torch.randn(40, 6), target="50%", confidence=None, out=out)
+    bitsect.quantize(One(), torch.randn(40, 6), target="50%", confidence=None, destination="bits", out=out)
     story = read_story(out)
     assert story.agreement
     assert story.title == "a network given in Python"
@@ -489,7 +489,9 @@ def test_without_the_extra_nothing_is_written_and_the_error_names_it(
 ) -> None:
     monkeypatch.setattr(html_page, "find_spec", lambda name: None)
     out = tmp_path / "run"
-    result = bitsect.quantize(One(), torch.randn(40, 6), target="50%", confidence=None, out=out)
+    result = bitsect.quantize(
+        One(), torch.randn(40, 6), target="50%", confidence=None, destination="bits", out=out
+    )
     assert not (out / "report.html").exists()
     assert result._repr_html_() is None
     with pytest.raises(MissingExtraError, match=r"bitsect\[report\]"):

@@ -73,7 +73,7 @@ def test_the_stub_is_what_its_script_writes() -> None:
 def test_what_a_notebook_shows_is_short() -> None:
     """The `repr` of whatever a call returns fits three lines."""
     result = bitsect.quantize(
-        "zoo:fashion-resnet", target=0.9, draw=64, metric="sqnr", formats="int8", test_data="zoo:fashion-test"
+        "zoo:fashion-resnet", target=0.9, draw=64, metric="sqnr", formats="int8", destination="bits"
     )
     shown = [result, result.plan, *result.rows, result.test, result.promise, result.scores]
     shown += [result.frontier(), result.run.program, result.run.samples, result.rows[0].evaluation]

@@ -75,7 +75,9 @@ def test_numbers_are_narrowed_only_where_nothing_is_lost() -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose 4-bit weights were fitted, with biases of their own."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    bitsect.quantize(residual()[0], images(48), target=0.1, confidence=None, out=folder, batch_size=16)
+    bitsect.quantize(
+        residual()[0], images(48), target=0.1, confidence=None, destination="bits", out=folder, batch_size=16
+    )
     return folder
 
 
@@ -216,6 +218,7 @@ def test_a_folder_of_transformers_goes_in_and_out(tmp_path: Path) -> None:
         formats="int8",
         batch_size=4,
         confidence=None,
+        destination="bits",
         out=tmp_path / "run",
     )
     out = tmp_path / "quantized"

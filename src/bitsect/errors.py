@@ -103,7 +103,8 @@ class ExportError(BitsectError):
 
 
 class MissingExtraError(BitsectError):
-    """An optional dependency is needed: `pip install 'bitsect[EXTRA]'`."""
+    """A dependency is needed: `pip install 'bitsect[EXTRA]'` for an optional one, else the package itself."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}: pip install 'bitsect[{extra}]'")
+    def __init__(self, package: str, extra: str | None, purpose: str) -> None:
+        wanted = f"'bitsect[{extra}]'" if extra else package.replace("_", "-")
+        super().__init__(f"{purpose} needs {package}: pip install {wanted}")

@@ -95,6 +95,7 @@ def export(
 
 
 def _show(delivery: Delivery) -> None:
+    from ..errors import in_command
     from .output import note, stdout
 
     for line in str(delivery.proof).splitlines():
@@ -108,7 +109,7 @@ def _show(delivery: Delivery) -> None:
     else:
         stdout.print("No target is known that the model would have to keep.")
     for remark in delivery.remarks:
-        stdout.print(f"Note: {remark}.", soft_wrap=True)
+        stdout.print(f"Note: {in_command(remark)}.", soft_wrap=True)
     for each in delivery.written.notes:
         stdout.print(f"Note: {each.shortened()}.", soft_wrap=True)
     if delivery.kept:

@@ -56,6 +56,14 @@ OutOption = Annotated[
     str | None,
     typer.Option("--out", "-o", help="The run folder; the same one is continued.", rich_help_panel=RUN),
 ]
+ExportOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="The file to write at the end; default: model.onnx in the run folder, for a runtime here.",
+        rich_help_panel=RUN,
+    ),
+]
 FreshOption = Annotated[
     bool,
     typer.Option("--fresh", help="Start anew: remove the run in the folder.", rich_help_panel=RUN),

@@ -12,6 +12,7 @@ from ..values.settings import SAMPLES
 from .app import JsonOption, OptionalModelArgument, TrustOption
 from .options import (
     DataOption,
+    ExportOption,
     FreshOption,
     MethodOption,
     OutOption,
@@ -41,6 +42,7 @@ def quantize(
     test_data: TestDataOption = None,
     validation_data: ValidationDataOption = None,
     out: OutOption = None,
+    export: ExportOption = None,
     fresh: FreshOption = False,
     trust: TrustOption = False,
     json: JsonOption = False,
@@ -63,6 +65,7 @@ def quantize(
         "test_data": test_data,
         "validation_data": validation_data,
         "out": out,
+        "export": export,
         "fresh": fresh,
         "trust": trust,
         "progress": ShownProgress(),
@@ -103,6 +106,7 @@ def search(
             help="The run's own task again, if that is a function of yours.", rich_help_panel=SAMPLES
         ),
     ] = None,
+    export: ExportOption = None,
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -127,6 +131,7 @@ def search(
             method=method,
             test_data=test_data,
             validation_data=validation_data,
+            export=export,
             trust=trust,
             progress=ShownProgress(),
         )
@@ -147,14 +152,14 @@ def _end(results: Sequence[Result]) -> None:
 def _show(result: Result, json: bool) -> None:
     from ..errors import in_command
     from ..values import megabytes
-    from ..values.destination import DEFAULT, destination_named
+    from ..values.destination import BITS, destination_named
     from .output import layers_by_format, note, print_json, stdout
     from .tables import accuracy_cell, table_of
 
     if json:
         return print_json(result.to_json())
     where, timed = destination_named(result.goal.destination), result.rows[0].cost.latency_ms is not None
-    other = " (--for says where it will run)" if where.name == DEFAULT else ""
+    other = " (--for says where it will run)" if where.name == BITS else ""
     stdout.print(f"For {where.name}: {where.in_words(by_table=timed)}{other}.", markup=False)
     formats = list(dict.fromkeys(format.name for row in result.rows[1:] for format in row.plan.values()))
     tested = ["held out"] if result.promise is not None else []
@@ -188,11 +193,55 @@ def _show(result: Result, json: bool) -> None:
         stdout.print(f"Note: {in_command(line).removesuffix('.')}.", markup=False)
     seconds = ", ".join(f"{name} {value:.1f} s" for name, value in result.seconds.items())
     stdout.print(f"Plans judged by the search: {result.evaluations}. Time: {seconds}.")
+    _show_file(result)
     if not result.run.temporary:
         note(f"Plan written to {result.run.folder.path / 'plan.json'}")
         if (page := result.run.folder.path / "report.html").exists():
             note(f"Report written to {page}")
+    for line in _next(result):
+        note(f"Next: {line}")
     return None
+
+
+def _show_file(result: Result) -> None:
+    """The file that was written, beside float's."""
+    from ..errors import in_command
+    from ..values import megabytes
+    from .output import stdout
+
+    delivery = result.delivery
+    if delivery is None:
+        return
+    proof = delivery.proof
+    parts = [f"{megabytes(proof.size_bytes)} beside {megabytes(proof.float_size_bytes)} of float's file"]
+    if proof.latency_ratio is not None:
+        pace = "SLOWER than float, " if proof.slower else ""
+        times = f"{proof.latency_ms:.3g} ms beside {proof.float_latency_ms:.3g} ms"
+        parts.append(f"{pace}{times} ({proof.latency_ratio:.2f}x)")
+    before, after = result.rows[0].evaluation, result.rows[-1].evaluation
+    if result.test is not None:
+        before, after = result.test.float, result.test.plan
+    parts.append(f"accuracy {after.shown} beside {before.shown}")
+    same = proof.samples - len(proof.differing)
+    parts.append(f"{same:,} of {proof.samples:,} answers are the judged model's in {proof.runtime}")
+    state = f"File: {delivery.path}" if delivery.kept else f"NOT written: {in_command(delivery.complaint)}"
+    stdout.print(f"{state}: {'; '.join(parts)}.", markup=False, soft_wrap=True)
+    for line in delivery.remarks:
+        stdout.print(f"Note: {in_command(line)}.", markup=False)
+
+
+def _next(result: Result) -> list[str]:
+    """Two commands to type next."""
+    if result.run.temporary:
+        return []
+    run, delivery = result.run.folder.path, result.delivery
+    if result.target is not None and not result.target_met:
+        return [f"bitsect blame {run}", f"bitsect show {run}"]
+    if delivery is None or not delivery.kept:
+        return [f"bitsect export {run} -o FILE.onnx", f"bitsect show {run}"]
+    data = "FILE" if result.test is None else result.test.data
+    judged = f"bitsect evaluate {delivery.path} --data {data}" if delivery.path.suffix == ".onnx" else ""
+    return [judged or f"bitsect show {run}", f"bitsect report {run} --open"]
 
 
 def _measured(result: Result) -> str:

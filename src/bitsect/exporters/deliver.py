@@ -40,6 +40,7 @@ class Request:
     force: bool = False  # overwrite, and keep a model that fails a check
     require_speedup: bool = False
     made_for: str | None = None  # the destination of the run
+    replaces: bool = False  # what lies there: the run wrote it before
 
     def exporter(self) -> Exporter:
         """The exporter of files with this ending."""
@@ -71,13 +72,13 @@ class Request:
             raise ExportError(f"{self.path} is a folder: name a file in it")
         for package in exporter.packages:
             if find_spec(package) is None:
-                raise MissingExtraError(package, exporter.extra or package, f"export to {self.path}")
+                raise MissingExtraError(package, exporter.extra, f"export to {self.path}")
         if where is not None and where.runtime == "openvino" and find_spec("openvino") is None:
             raise MissingExtraError("openvino", "openvino", "export for openvino")
         if self.require_speedup and (where is None or where.runtime is None):
             what = self.path.suffix or "folder" if where is None else where.name
             raise ExportError(f"a {what} file is not timed: leave [require_speedup=True] out")
-        if self.path.exists() and not self.force:
+        if self.path.exists() and not (self.force or self.replaces):
             raise ExportError(f"{self.path} exists: pass [force=True] to overwrite it, or name another file")
 
 
@@ -210,7 +211,20 @@ def deliver(
             _put_in_place(folder, request.path)
     written = replace(written, path=request.path)
     judged_on = "samples of the run" if run.held_out is None else "held-out samples of the run"
-    return Delivery(written, proof, baseline, judged, target, judged_on, samples.spec, failures, kept)
+    remarks = () if where is None or not proof.slower else (_way_out(run, where, plan),)
+    return Delivery(
+        written, proof, baseline, judged, target, judged_on, samples.spec, failures, kept, remarks
+    )
+
+
+def _way_out(run: Run, where: Destination, plan: Plan) -> str:
+    """What to do where the file is slower than float."""
+    if run.settings.placement != where.placement.name:
+        return (
+            f"the file is slower than float: the plan was not made for {where.name}; quantize with "
+            f"[destination={where.name}], in another folder, finds one that is fast there"
+        )
+    return "the file is slower than float here: export with [format=float] writes that"
 
 
 def _judge(run: Run, plan: Plan, stage: str | None = None) -> Evaluation:

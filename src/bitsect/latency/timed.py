@@ -44,11 +44,8 @@ MOST_KERNELS = 40  # that are left in float one at a time
 EMPTY = "empty"
 # What is written as ONNX is cut and fed with ONNX Runtime, wherever it is timed.
 PACKAGES = {
-    "onnxruntime": dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
-    "openvino": {
-        "openvino": "openvino",
-        **dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
-    },
+    "onnxruntime": dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime")),
+    "openvino": {"openvino": "openvino", **dict.fromkeys(("onnx", "onnx_ir", "onnxscript"))},
 }
 
 Feed = Mapping[str, np.ndarray[Any, Any]]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..latency.tables import TABLES, TIMED
+from ..latency.tables import TABLES, TIMED, latency_table
 from ..runs.disk import reading
 from ..runs.folder import RunFolder
 from ..runs.opening import is_folder
@@ -101,7 +101,8 @@ def _options(options: Goal | Scoring) -> Json:
     found = {name: value for name, value in to_json(options).items() if name in given(options)}
     latency = getattr(options, "latency", None)
     if latency is not None and str(latency) not in (*TABLES, *TIMED):
-        table = latency if isinstance(latency, LatencyTable) else LatencyTable.read(Path(latency))
+        table = latency_table(latency, ())
+        assert table is not None
         boundaries = [asdict(each) for each in table.boundaries]
         found["latency"] = {"table": table.to_json(), "rest_ms": table.rest_ms, "boundaries": boundaries}
     return found

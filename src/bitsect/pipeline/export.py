@@ -89,7 +89,7 @@ def export(
             f"the target of {known['target']} was judged by your own function '{known['judge']}', which is "
             "not called here"
         )
-    return replace(delivery, remarks=tuple(remarks))
+    return replace(delivery, remarks=(*delivery.remarks, *remarks))
 
 
 def _answered(run: Run, plan: Any) -> dict[str, Any] | None:

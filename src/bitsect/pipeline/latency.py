@@ -9,6 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
+from ..errors import ExportError
 from ..latency import network_table
 from ..latency.machine import here
 from ..latency.tables import TIMED
@@ -77,9 +78,13 @@ def table_for(run: Run, goal: Goal) -> Table:
             kept = LatencyTable.from_json(known["table"], name)
             kept = replace(kept, rest_ms=float(known["rest_ms"]), boundaries=boundaries(run.program))
             return kept, tuple(known["notes"])
-    table, notes = network_table(
-        goal.latency, run.program, inputs, goal.formats, threads=threads, progress=run.progress
-    )
+    try:
+        table, notes = network_table(
+            goal.latency, run.program, inputs, goal.formats, threads=threads, progress=run.progress
+        )
+    except ExportError as error:
+        way_out = "[destination=bits] finds a plan without a file that a runtime runs"
+        raise ExportError(f"{error}; {way_out}") from None
     assert table is not None
     kept_as = {"asked": asked, "table": table.to_json(), "rest_ms": table.rest_ms, "notes": list(notes)}
     run.folder.write_json(name, kept_as)

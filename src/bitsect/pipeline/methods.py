@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..latency.tables import TIMED
 from ..names import choose
 from ..runs.disk import read_json_object
 from ..runs.opening import is_folder
 from ..sources.tasks.task import task_named
 from ..values import Goal, Scoring, Settings
-from ..values.destination import DEFAULT as ANYWHERE
-from ..values.destination import Destination, destination_named
+from ..values.destination import BITS, Destination, destination_named
 from ..values.goal import LABELS
 from ..values.method import BITSECT, METHODS, Method
 from ..values.options import changed, given
+from ..values.placement import PAPER as PAPERS
 from .asked import Asked
 
 DEFAULT = BITSECT.name
@@ -54,26 +55,34 @@ def completed(
     return settings, scoring, goal
 
 
-def destination_of(model: Any, out: str | Path | None, name: str | Path | None) -> Destination:
-    """Where the model will run, as asked; as the run was made for; else as the default has it."""
-    if name is None:
-        folder = model if is_folder(model) else out
-        name = noted_in(folder, "destination") if folder is not None else None
-        name = Asked.of(model).destination or name
-    return destination_named(name or ANYWHERE)
-
-
 def destined(
-    model: Any, out: str | Path | None, settings: Settings, goal: Goal
+    model: Any, out: str | Path | None, settings: Settings, goal: Goal, method: Method = BITSECT
 ) -> tuple[Destination, Settings, Goal]:
     """Where the model will run, with what follows from that for settings and goal.
 
     Of a run that is continued the placement is its own, unless it is asked for another destination.
     """
-    destination = destination_of(model, out, goal.destination)
+    name = goal.destination or _known_destination(model, out) or _usual_destination(settings, goal, method)
+    destination = destination_named(name)
     if not is_folder(model) or goal.destination is not None:
         settings = destination.complete_settings(settings)
     return destination, settings, destination.complete_goal(goal)
+
+
+def _known_destination(model: Any, out: str | Path | None) -> str | None:
+    """The destination that a run was asked for last, or made for."""
+    folder = model if is_folder(model) else out
+    if folder is None:
+        return None
+    unsaid = BITS if noted_in(folder, "placement") == PAPERS.name else None
+    return Asked.of(model).destination or noted_in(folder, "destination") or unsaid
+
+
+def _usual_destination(settings: Settings, goal: Goal, method: Method) -> str:
+    """Where nobody says: that of the method; a latency table, or the paper's rounding, is of no runtime."""
+    if goal.latency is not None:
+        return str(goal.latency) if goal.latency in TIMED else BITS
+    return BITS if given(settings).get("placement") == PAPERS.name else method.destination
 
 
 def noted_in(run: str | Path, what: str) -> str | None:

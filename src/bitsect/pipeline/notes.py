@@ -20,7 +20,7 @@ from ..sources.data.copies import seen_before
 from ..sources.tasks.outputs import named_tensors
 from ..sources.tasks.task import Task
 from ..values import FLOAT, Evaluation, Goal, LatencyTable, Target
-from ..values.destination import DEFAULT, Destination, destination_named
+from ..values.destination import BITS, Destination, destination_named
 from ..values.goal import LABELS
 from .judge import Judge
 from .promise import what_can_be_promised
@@ -33,7 +33,7 @@ NO_LABELS = "no labels: accuracy is agreement with the float network's own answe
 def about_destination(destination: Destination, goal: Goal) -> str:
     """Where the model will run, said first: it decides all the rest."""
     said = f"for {destination.name}: {destination.in_words(by_table=goal.latency is not None)}"
-    if destination.name == DEFAULT:
+    if destination.name == BITS:
         said += "; [destination=onnxruntime] finds the plan for where it will run"
     return said
 

@@ -27,6 +27,7 @@ from .report import write_report
 from .result import Result
 from .rows import compare, test_rows, test_samples
 from .shown import keep_shown, keep_values
+from .written import request_for, written
 
 
 @with_options(settings=Settings, scoring=Scoring, goal=Goal, resources=Resources)
@@ -43,13 +44,14 @@ def quantize(
     validation_data: Any = None,
     evaluate: Evaluate | None = None,
     out: str | Path | None = None,
+    export: str | Path | None = None,
     fresh: bool = False,
     trust: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """The plan of least cost that keeps the target, and everything about it.
 
-    >>> result = quantize("zoo:fashion-resnet", target=0.9, draw=64, metric="sqnr", formats="int8")
+    >>> result = quantize("zoo:fashion-resnet", target=0.9, draw=64, formats="int8", destination="bits")
     >>> result.plan.counts
     {'float': 0, 'int8': 22}
 
@@ -64,6 +66,8 @@ def quantize(
         validation_data: samples to prove the target on, in place of held-out ones of `data`.
         evaluate: a function of a module that returns a number, in place of the task's accuracy.
         out: the folder of the run: the same call goes on where it was. Without it nothing stays on disk.
+        export: the file to write at the end, as for `bitsect.export`; default: `model.onnx` in `out`,
+            where the destination is a runtime.
         fresh: start anew, removing the run in `out`.
         trust: load files that run code of their author.
         progress: what is told of the stages; default: a bar, where anybody would see it.
@@ -76,7 +80,7 @@ def quantize(
     settings, scoring, goal = completed(
         chosen, settings, *asked, of_run=of_run, judged_as_a_whole=evaluate is not None
     )
-    destination, settings, goal = destined(model, before, settings, goal)
+    destination, settings, goal = destined(model, before, settings, goal, chosen)
     validation_data = earlier.on_validation(validation_data, goal)
     progress.say(about_destination(destination, goal))
     if stays:
@@ -92,6 +96,7 @@ def quantize(
         given = held_out if validation_data is not None else None
         request = Asked.now(chosen.name, destination.name, *asked, given)
         request.keep(run, first=True)
+        file = request_for(run, export, destination)
         table, on_table = table_for(run, goal)
         allowed = allowed_formats(run.layers, goal, table)
         progress.expect(expected_passes(run, scoring, goal, allowed, held_out, unseen))
@@ -140,7 +145,7 @@ def quantize(
         request.keep(run)
         keep_shown(run, judge, allowed, table, found, rows)
         write_report(run)
-        return result
+        return written(result, file, unseen)
 
 
 def check_request(goal: Goal, scoring: Scoring, evaluate: Evaluate | None, test_data: Any) -> None:

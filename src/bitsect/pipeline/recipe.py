@@ -32,6 +32,7 @@ def run_recipe(
     test_data: Any = None,
     validation_data: Any = None,
     out: str | Path | None = None,
+    export: str | Path | None = None,
     fresh: bool = False,
     trust: bool = False,
     progress: Progress | None = None,
@@ -42,7 +43,7 @@ def run_recipe(
         recipe: the name of one, or the path of a TOML file: `bitsect recipe show resnet50 > mine.toml`.
         data: the samples to calibrate and search on; recipes name no files.
         model: another network than the recipe's.
-        method, test_data, validation_data, fresh, trust, progress: as for `quantize`.
+        method, test_data, validation_data, export, fresh, trust, progress: as for `quantize`.
         out: the folder of the run, which all targets share.
 
     Options that are given replace those of the recipe, and a target or a search all of its own.
@@ -87,6 +88,7 @@ def run_recipe(
             test_data=test_data,
             validation_data=validation_data,
             out=out,
+            export=export,
             fresh=fresh and not results,
             trust=trust,
             progress=progress,

@@ -48,6 +48,7 @@ class Result:
     method: str = "paper"
     remarks: tuple[str, ...] = ()  # notes, with options as they are mentioned in errors
     timing: Timing | None = None  # of files that were measured where they will run
+    delivery: Delivery | None = None  # the file that was written at the end
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -210,7 +211,8 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         run = None if self.run.temporary else str(self.run.folder.path)
-        return {**self._facts(), **self._effort(), "run": run}
+        export = None if self.delivery is None else self.delivery.to_json()
+        return {**self._facts(), **self._effort(), "run": run, "export": export}
 
     def _facts(self) -> dict[str, Any]:
         """What was asked and what came out: every figure with the options that made it."""

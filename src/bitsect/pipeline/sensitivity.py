@@ -8,11 +8,11 @@ from typing import Any
 from ..runs.opening import is_folder, open_run
 from ..runs.progress import Progress
 from ..solve.metrics import metric_named
-from ..values import INT8, Resources, Scores, Scoring, Settings
+from ..values import INT8, Goal, Resources, Scores, Scoring, Settings
 from ..values.goal import parse_formats
 from .asked import Asked
 from .keywords import with_options
-from .methods import method_of
+from .methods import destined, method_of
 from .notes import about_output
 
 
@@ -41,12 +41,13 @@ def sensitivity(
     chosen = method_of(model, None if fresh else out, method)
     scoring = chosen.complete(Asked.of(model).on_scoring(scoring, trust=trust))
     settings = settings if is_folder(model) else chosen.complete(settings)
+    destination, settings, _ = destined(model, None if fresh else out, settings, Goal(), chosen)
     metric_named(scoring.metric)
     format = INT8 if scoring.score_format in (None, "each") else parse_formats(scoring.score_format)[0]
     with open_run(
         model, data, settings, resources, out=out, fresh=fresh, trust=trust, progress=progress
     ) as run:
-        run.folder.note(method=chosen.name)
+        run.folder.note(method=chosen.name, destination=destination.name)
         for note in about_output(run):
             run.progress.say(note)
         return run.score(scoring, format)

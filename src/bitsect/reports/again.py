@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..values.destination import DEFAULT, DESTINATIONS
+from ..values.destination import BITS, DESTINATIONS
 from ..values.goal import Goal
 from ..values.method import BITSECT, METHODS
 from ..values.options import described, given, to_json
@@ -30,10 +30,11 @@ def command_of(folder: Path, run: Json, result: Json | None) -> str:
     if result.get("judge"):
         return ""
     method = METHODS.get(str(run.get("method")), BITSECT)
-    where = str(run.get("destination") or DEFAULT)
+    where = str(run.get("destination") or BITS)
     goal = result.get("goal") or {}
     scoring = list(_changed(Scoring, result.get("scoring") or {}, given(method.scoring)))
-    asked = [*_first(goal, where), *_goal(goal, method.goal, where), *scoring]
+    usual = method.destination
+    asked = [*_first(goal, where, usual), *_goal(goal, method.goal, where), *scoring]
     if run.get("files"):
         return _line("search", str(folder), asked)
     own = to_json(method.settings)
@@ -46,10 +47,10 @@ def command_of(folder: Path, run: Json, result: Json | None) -> str:
     return _line("quantize", str(run["model"]), [*data, *asked, *named, *settings, *last])
 
 
-def _first(goal: Json, where: str) -> Iterator[tuple[str, Any]]:
+def _first(goal: Json, where: str, usual: str) -> Iterator[tuple[str, Any]]:
     if goal.get("target") is not None and goal.get("max_drop") is None:
         yield "target", goal["target"]
-    if where != DEFAULT:
+    if where != usual:
         yield "for", where
 
 

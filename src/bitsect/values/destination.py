@@ -17,7 +17,7 @@ from .settings import Settings
 
 # In a runtime for processors: no kernel takes 4-bit codes of values; weight-only ones pay for few rows.
 CPU_FORMATS = (INT8, Format(8, None), Format(4, None, 128))
-DEFAULT = "bits"
+DEFAULT, BITS = "onnxruntime", "bits"  # where nothing is said; where latencies are of a table, or none
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Destination:
 
     def in_words(self, *, by_table: bool) -> str:
         """What is known of it, after "for NAME: "; `by_table`: latencies of a table were asked for."""
-        return "latencies are those of a table" if by_table and self.name == DEFAULT else self.about
+        return "latencies are those of a table" if by_table and self.name == BITS else self.about
 
     def complete_goal(self, goal: Goal) -> Goal:
         """`goal` with what follows from the destination where nothing else was asked for."""
@@ -70,7 +70,7 @@ DESTINATIONS = {
             form="openvino",
         ),
         Destination("a100", "an A100 by a formula fitted to the paper's totals", PAPER, latency="a100"),
-        Destination("bits", "bits are counted, nothing is timed", PAPER),
+        Destination(BITS, "bits are counted, nothing is timed", PAPER),
         Destination("portable", "plain ONNX, 4-bit tensors packed; nothing is timed", PAPER, form="portable"),
     )
 }

@@ -33,7 +33,7 @@ class Goal:
     max_drop: float | None = option("Or: percentage points that may be lost.", GOAL, default=None, type=float)
     destination: Any = option(
         "Where it will run: onnxruntime or openvino (timed on this machine), a100, bits, portable, or the "
-        "latency table FILE.json; default: bits, or the run's own.",
+        "latency table FILE.json; default: onnxruntime, or the run's own; bits for the method paper.",
         GOAL,
         default=None,
         also="for",
@@ -100,7 +100,7 @@ class Goal:
         check_options(self)
         if self.max_drop is not None and self.target not in (None, Target.drop(self.max_drop)):
             raise OptionError("pass [target=99.9%] or [max_drop=0.5], not both")
-        if self.budget and self.latency is None and self.destination in (None, "bits", "portable"):
+        if self.budget and self.latency is None and self.destination in ("bits", "portable"):
             raise OptionError(
                 f"a latency budget of {self.budget} needs a latency table: pass [latency=a100] or a file"
             )

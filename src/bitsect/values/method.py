@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from .destination import BITS, DEFAULT
 from .goal import Goal
 from .options import given
 from .scoring import Scoring
@@ -21,6 +22,7 @@ class Method:
     settings: Settings
     scoring: Scoring
     goal: Goal
+    destination: str = DEFAULT  # where a plan is to run, if nobody says
 
     def complete(self, asked: T) -> T:
         """`asked` with this method's options where nothing else was asked for."""
@@ -30,7 +32,7 @@ class Method:
 
 
 # The paper's set-up in every option, as we read it.
-PAPER = Method("paper", Settings(), Scoring(), Goal())
+PAPER = Method("paper", Settings(), Scoring(), Goal(), destination=BITS)
 # What was measured to be better: least-squares ranges, unsigned codes, second-order rounding of few bits;
 # layers by their predicted damage, along which the search goes, by expected accuracy, which is less noisy
 # than that of labels; and a promise on samples held out.

@@ -15,7 +15,7 @@ def check(program: Program, plan: Plan, source: str) -> None:
 
 ONNX = Exporter(
     "ONNX, for a runtime",
-    extra="onnx",
+    extra=None,
     packages=("onnx", "onnx_ir", "onnxscript", "onnxruntime"),
     check=check,
     write=write_onnx,

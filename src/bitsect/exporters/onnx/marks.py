@@ -96,7 +96,7 @@ def _made(program: Program) -> tuple[Any, list[OperandKey | str]]:
         import onnxscript.optimizer
         from onnx_ir.passes import common
     except ImportError as error:
-        raise MissingExtraError(error.name or "onnx", "onnx", "export to ONNX") from None
+        raise MissingExtraError(error.name or "onnx", None, "export to ONNX") from None
 
     keys: list[OperandKey | str] = []
     marked = _with_marks(program, dict.fromkeys(_results(program)), keys)

@@ -53,7 +53,7 @@ class OnnxModel:
         try:
             import onnxruntime
         except ImportError:
-            raise MissingExtraError("onnxruntime", "onnx", "running an ONNX model") from None
+            raise MissingExtraError("onnxruntime", None, "running an ONNX model") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what counts is raised
         options.intra_op_num_threads = torch.get_num_threads() if threads is None else threads
@@ -167,7 +167,7 @@ class ReferenceModel(OnnxModel):
             import onnx
             from onnx.reference import ReferenceEvaluator
         except ImportError:
-            raise MissingExtraError("onnx", "onnx", "running an ONNX model") from None
+            raise MissingExtraError("onnx", None, "running an ONNX model") from None
         _check_exists(path)
         try:
             model = onnx.load(path)
@@ -193,7 +193,7 @@ def read_about(path: str | Path) -> tuple[dict[str, Any], list[str], dict[str, s
     try:
         import onnx
     except ImportError:
-        raise MissingExtraError("onnx", "onnx", "reading an ONNX model") from None
+        raise MissingExtraError("onnx", None, "reading an ONNX model") from None
     _check_exists(path)
     with reading(path, ExportError, what="ONNX model", way_out="export it again"):
         return _about(onnx.load(path, load_external_data=False))

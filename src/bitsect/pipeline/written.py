@@ -1,0 +1,54 @@
+"""The file that a search ends with: written, proven and timed while the run is still open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ..exporters.deliver import Request, deliver
+from ..runs.run import Run
+from ..sources.data import Samples
+from ..values.destination import Destination
+from .promise import is_vouched_by_others
+from .result import Result
+
+OWN, KEPT = "model.onnx", "export.json"  # in a run: the file where no other is named, and what came of it
+PROVEN = 1024  # samples that the file is run on, at most: it has to be the model that was judged on all
+
+
+def request_for(run: Run, export: str | Path | None, destination: Destination) -> Request | None:
+    """The file to end with: the one asked for, else the run's own where a runtime will run it.
+
+    What the run wrote before under that name may be replaced.
+    """
+    if export is None and (run.temporary or destination.runtime is None):
+        return None
+    path = run.folder.inside(OWN) if export is None else Path(export)
+    before = (run.folder.read_json(KEPT) or {}).get("path")
+    request = Request(path, made_for=destination.name, replaces=before == str(path.resolve()))
+    request.check()
+    return request
+
+
+def written(result: Result, request: Request | None, test: Samples | None) -> Result:
+    """The result with its file; where that fails a check, with what is wrong, and no file in its place."""
+    if request is None:
+        return result
+    run, target = result.run, result.target if result.judge is None else None
+    vouched = is_vouched_by_others(None if result.promise is None else result.verdict, run)
+    delivery = deliver(run, result.plan, request, target, _few(run, test), vouched=vouched)
+    if delivery.failures and request.replaces:
+        request.path.unlink(missing_ok=True)  # of another answer
+    run.folder.write_json(KEPT, {**delivery.to_json(), "path": str(request.path.resolve())})
+    return replace(result, delivery=delivery)
+
+
+def _few(run: Run, test: Samples | None) -> Samples:
+    """Some of the test samples, at random; else of those held out or searched on, whose order is random."""
+    samples = test or run.held_out or run.samples
+    if len(samples) <= PROVEN or samples.groups is not None:
+        return samples
+    few = run.load(test, draw=PROVEN) if test else samples.select(torch.arange(PROVEN))
+    return replace(few, spec=samples.spec)
