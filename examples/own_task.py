@@ -22,5 +22,7 @@ model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
 inputs = torch.randn(512, 8)
 labels = model(inputs).squeeze(1).detach()
 
-result = bitsect.quantize(model, (inputs, labels), task=within_tolerance, target=0.95, metric="single", destination="bits")
+result = bitsect.quantize(
+    model, (inputs, labels), task=within_tolerance, target=0.95, metric="single", destination="bits"
+)
 print(result.plan.counts)

@@ -21,7 +21,7 @@ from .vetting import check_onnx
 
 # The runtime of each kind of file, the package that holds it, and the extra or package to install.
 KINDS = {
-    ".onnx": ("onnxruntime", "onnxruntime", "onnx"),
+    ".onnx": ("onnxruntime", "onnxruntime", ""),
     ".xml": ("openvino", "openvino", "openvino"),
     ".pt2": ("torch", "torch", ""),
     ".tflite": ("litert", "ai_edge_litert", ""),

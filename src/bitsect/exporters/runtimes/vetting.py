@@ -27,7 +27,7 @@ def check_onnx(path: Path) -> None:
     try:
         import onnx
     except ImportError:
-        raise MissingExtraError("onnx", "onnx", "running an ONNX model") from None
+        raise MissingExtraError("onnx", None, "running an ONNX model") from None
     with reading(path, ExportError, what="ONNX model", way_out="export it again"):
         model = onnx.load(path, load_external_data=False)
         messages = list(_messages(model))
