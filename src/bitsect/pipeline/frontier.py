@@ -58,7 +58,7 @@ def frontier(
         task: the run's own task again, where that is a function of yours.
         trust, progress: as for `quantize`.
     """
-    settings, goal = same_task(task), Asked.of(run).on_goal(goal, TERMS)
+    settings, goal = same_task(task), Asked.of(run).on_goal(goal, {*TERMS} - {"keep"})
     if goal.destination is not None:
         _, settings, goal = destined(run, None, settings, goal)
     with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
