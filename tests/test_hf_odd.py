@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -332,3 +334,47 @@ def test_a_language_model_is_judged_without_padding(tmp_path: Path) -> None:
     with open_run(f"hf:{folder}", rows, Settings(threads=1)) as run:
         evaluation = run.evaluator(None)(Plan.uniform(run.layers))
     assert evaluation.loss == pytest.approx(np.mean(slow), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"n_layers": 10_000_000}, "n_layers 10000000, and its weight files hold 512 tensors"),
+        ({"n_layers": 600.0}, "n_layers 600, and its weight files hold 512 tensors"),
+        ({"num_labels": 100_000_000}, "num_labels 100000000, and its weight files hold 100,000 numbers"),
+        ({"dim": 10**9}, "dim 1000000000, and"),
+        ({"vocab_size": 10**30}, "vocab_size 1e\\+30, and"),
+        ({"sub": {"deep": [{"hidden_size": 10**8}]}}, "hidden_size 100000000, and"),
+        ({"dim": 50_000, "n_heads": 2}, "the network of config.json has [0-9,]+ weights, and its files hold"),
+        ({"max_position_embeddings": 10**7}, "the network of config.json has [0-9,]+ weights"),
+    ],
+)
+def test_a_configuration_that_claims_more_than_its_weights_is_refused_before_it_is_built(
+    claims: dict[str, Any], said: str, copy: Path
+) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config.pop("id2label", None)
+    config.pop("label2id", None)
+    (copy / "config.json").write_text(json.dumps({**config, **claims}))
+    began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BitsectError, match=said) as caught:
+        load_hf(f"hf:{copy}")
+    assert "\n" not in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began < 200_000  # kB
+
+
+def test_weights_that_are_no_file_are_refused(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    os.mkfifo(copy / "model.safetensors")
+    with pytest.raises(BitsectError, match=r"model.safetensors: no file, and weights are read from files"):
+        load_hf(f"hf:{copy}")
+
+
+def test_a_configuration_without_weights_has_limits_too(copy: Path) -> None:
+    """As that of a tokenizer's folder, whose network is not loaded."""
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "model.safetensors").unlink()
+    assert preparation_of(f"hf:{copy}").task is not None
+    (copy / "config.json").write_text(json.dumps({**config, "num_labels": 10**8}))
+    with pytest.raises(BitsectError, match="num_labels 100000000, and no network has more than 10,000,000"):
+        preparation_of(f"hf:{copy}")

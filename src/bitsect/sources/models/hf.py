@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -18,6 +19,7 @@ from torch import nn
 from ...errors import BitsectError, MissingExtraError
 from ...files import first_line, read_json
 from ..preparation import Preparation
+from .claims import Held, check_claims, check_size
 
 PREFIX = "hf:"
 TOKENS = 128  # of an example, where there are no samples
@@ -69,6 +71,12 @@ class Place:
         return cls(spec, name, revision or None)
 
     @property
+    def held(self) -> Held | None:
+        """What its weight files hold, where they are on this machine."""
+        with _reading(self, "weights in safetensors"):
+            return Held.by(Path(self.path)) if Path(self.path).is_dir() else None
+
+    @property
     def options(self) -> dict[str, Any]:
         return {} if self.revision is None else {"revision": self.revision}
 
@@ -78,6 +86,9 @@ def load_hf(spec: str, *, trust: bool = False) -> tuple[nn.Module, Any]:
     place = Place.of(spec)
     config = _config(place, trust)
     kind = _class(place, config, trust)
+    if not trust:
+        with _reading(place, "configuration"), _quiet(), torch.device("meta"):
+            check_size(spec, kind._from_config(deepcopy(config), attn_implementation="eager"), place.held)
     with _reading(place, "weights in safetensors"), _quiet():
         model, found = kind.from_pretrained(
             place.path,
@@ -135,8 +146,13 @@ def bare_network(folder: Path) -> nn.Module:
         if not isinstance(known, dict) or known.get("auto_map"):
             raise BitsectError(f"{folder}: this network runs code of its author, and is not loaded")
         known.pop("quantization_config", None)
+        check_claims(place.spec, known, place.held)
         config = transformers.AutoConfig.for_model(known.pop("model_type"), **known)
         kind = _class(place, config, trust=False)
+        with torch.device("meta"):
+            check_size(
+                place.spec, kind._from_config(deepcopy(config), attn_implementation="eager"), place.held
+            )
         return as_captured(kind._from_config(config, dtype=torch.float32, attn_implementation="eager"))
 
 
@@ -249,6 +265,7 @@ def _config(place: Place, trust: bool) -> Any:
             )
         if data.get("quantization_config"):
             raise BitsectError(f"{place.spec}: its weights are quantised already: give the float network")
+        check_claims(place.spec, data, place.held)
         return transformers.AutoConfig.from_pretrained(place.path, trust_remote_code=trust, **place.options)
 
 
