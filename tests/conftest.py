@@ -11,11 +11,15 @@ os.environ.pop("COLUMNS", None)  # a console keeps the width it was made with
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import bitsect.cli.output  # noqa: F401 (its consoles are made before a test sets their width)
 from bitsect.exporters.runtimes import onnxruntime as runtime
 
 torch.set_num_threads(1)
+# How long an example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,7 +23,7 @@ TOTAL = 1000
 LADDER = (FLOAT, INT8, INT4)
 
 Costs = Mapping[str, Mapping[Format, float]]
-quick = settings(max_examples=120, deadline=None)
+quick = settings(max_examples=120)
 
 
 def layers_of(count: int) -> tuple[Layer, ...]:
@@ -173,8 +173,8 @@ def test_a_large_network_takes_no_time() -> None:
     layers = layers_of(193)
     task = problem(layers, scattered(0))
     excess = excess_of(costs_of(layers, 0, falling=True), 90)
-    begin = time.perf_counter()
+    begin = time.process_time()  # another process may have the processor for as long as it likes
     found = within_budget(task, excess)
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20
     assert excess(found.plan) <= 0
     assert len(found.evaluated) <= CANDIDATES

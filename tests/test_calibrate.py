@@ -26,7 +26,7 @@ from odd_models import Block, Experts, program_of
 from short import calibrate
 from tiny import Residual, images, judge, refill, residual, seeded
 
-calm = settings(deadline=None, max_examples=50)
+calm = settings(max_examples=50)
 PERCENTILES = [50.0, 90.0, 99.0, 99.9, 99.999, 100.0]
 
 

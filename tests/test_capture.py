@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils.flop_counter import FlopCounterMode
 
+import bitsect
 from bitsect.errors import CaptureError
 from bitsect.network.capture import capture
 from bitsect.network.operators import never_negative
@@ -892,3 +893,15 @@ def test_outputs_of_own_classes_are_captured_and_saved_as_plain_ones(kind: str, 
     torch.export.save(program.exported, tmp_path / "net.pt2")
     again = load_model(str(tmp_path / "net.pt2")).model
     assert {*named_tensors(capture(again).run(x))} == {*names}
+
+
+@pytest.mark.parametrize(
+    "network", [nn.Linear(0, 8), nn.Linear(8, 0), nn.Sequential(nn.ReLU(), nn.Linear(0, 2))]
+)
+def test_a_layer_that_multiplies_nothing_is_refused(network: nn.Module) -> None:
+    size = next(module.in_features for module in network.modules() if isinstance(module, nn.Linear))
+    data = (torch.randn(16, size), torch.zeros(16, dtype=torch.int64))
+    with pytest.raises(
+        CaptureError, match=r"layer '\w+' multiplies nothing, as one of its sizes is 0: take it"
+    ):
+        bitsect.quantize(network, data, target="90%", threads=1)

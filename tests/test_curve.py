@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -35,7 +35,6 @@ TARGETS = "80%,90%,95%,97%,98%,99%"
 numbers = st.integers(0, 12)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=7))
 def test_the_hull_is_what_no_mixture_beats(points: list[tuple[int, int]]) -> None:
     costs, values = [float(c) for c, _ in points], [float(v) for _, v in points]
@@ -61,7 +60,6 @@ def _mixture_beats(a: tuple[int, int], b: tuple[int, int], share: Fraction, poin
     return c <= point[0] and v > point[1]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12))
 def test_the_staircase_is_what_nothing_dominates(points: list[tuple[int, int]]) -> None:
     chosen = {points[i] for i in staircase([float(c) for c, _ in points], [float(v) for _, v in points])}

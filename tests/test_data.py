@@ -1,8 +1,11 @@
 """Samples from real files of every kind, and what is refused."""
 
 import json
+import math
+import os
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +13,15 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bitsect.errors import DataError, MissingExtraError
+import bitsect
+from bitsect.errors import DataError, MissingExtraError, RunError
 from bitsect.sources.data import folder, load_samples
 from bitsect.sources.data.copies import fresh, seen_before
+from bitsect.sources.preparation import Reading
+from bitsect.sources.room import Room
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (11, 6, 5, 3), dtype=np.uint8)
@@ -457,3 +464,95 @@ def test_lists_of_images_and_single_graphs_are_told_the_way_out():
         load_samples([(graph,)])
     three = [torch.zeros(5, 7)] * 3  # several inputs of one shape are no images
     assert len(load_samples([(three, torch.zeros(5).long())])) == 5
+
+
+# Before anything is decoded
+
+
+def claiming(path: Path, shape: tuple[int, ...]) -> str:
+    """An archive of a few kilobytes whose array is that large, all zeros."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("x.npy", "w", force_zip64=True) as file,
+    ):
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(shape[0]):
+            file.write(bytes(4 * math.prod(shape[1:])))
+    return str(path)
+
+
+@pytest.fixture
+def undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be decoded."""
+    for name in ("bitsect.sources.data.files._read_member", "bitsect.sources.data.folder.decode"):
+        monkeypatch.setattr(name, lambda *_: pytest.fail("decoded"))
+
+
+@pytest.mark.usefixtures("undecoded")
+def test_samples_of_another_shape_than_the_networks_are_not_decoded(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+    program = torch.export.export(
+        network, (torch.zeros(2, 1, 4, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    torch.export.save(program, tmp_path / "net.pt2")
+    large = tmp_path / "large"
+    large.mkdir()
+    for number in range(3):
+        Image.new("1", (3000, 3000)).save(large / f"{number}.png")
+    tensor = tmp_path / "x.safetensors"
+    save_file({"x": torch.zeros(4, 300, 300)}, tensor)
+    for data, given in (
+        (claiming(tmp_path / "x.npz", (2, 1000, 1000)), "1000×1000"),
+        (str(large), "1×3000×3000"),
+        (str(tensor), "300×300"),
+    ):
+        for model in (tmp_path / "net.pt2", program):
+            with pytest.raises(DataError, match=f"samples of 'x' are {given}, the network takes 1×4×4"):
+                bitsect.evaluate(model, data, threads=1)
+
+
+@pytest.mark.usefixtures("undecoded")
+def test_samples_that_do_not_fit_into_memory_are_not_decoded(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = claiming(tmp_path / "x.npz", (100, 1000, 10))
+    save_file({"x": torch.zeros(100, 1000, 10)}, tmp_path / "x.safetensors")
+    (tmp_path / "x.csv").write_text("text\n" + "a\n" * 500_000)
+    sources = (whole, tmp_path / "x.safetensors", tmp_path / "x.csv")
+    for data in sources:
+        with pytest.raises(DataError, match=r"about \d MB of memory are needed, and memory allows 1 MB"):
+            load_samples(data, reading=Reading(room=Room(limit=1_000_000)))
+    with pytest.raises(DataError, match=r"images of 5×6: about 0 MB of memory are needed, and memory allows"):
+        load_samples(images, reading=Reading(room=Room(limit=100)))
+    monkeypatch.setattr("bitsect.sources.room.free_bytes", lambda: 1e6)
+    for data in sources:
+        with pytest.raises(DataError, match=r"and what may be used is 1 MB: give fewer .* memory='SIZE'"):
+            load_samples(data)
+
+
+def test_samples_count_as_memory(tmp_path: Path) -> None:
+    data = (torch.randn(1000, 500), torch.arange(1000) % 4)
+    with pytest.raises(RunError, match=r"and memory='2MB' allows 0 MB besides the samples"):
+        bitsect.sensitivity(nn.Linear(500, 4), data, memory="2MB", threads=1)
+    bitsect.sensitivity(nn.Linear(500, 4), data, memory="200MB", threads=1)
+
+
+def test_only_the_formats_that_are_meant_are_opened(tmp_path: Path) -> None:
+    """Pillow goes by what a file begins with: PostScript would be handed to another program."""
+    (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\nshowpage\n%%EOF\n")
+    refused("not a readable image", tmp_path)
+    picture = Image.new("RGB", (4, 4))
+    kinds = {".bmp": "BMP", ".gif": "GIF", ".jpg": "JPEG", ".png": "PNG", ".ppm": "PPM", ".tif": "TIFF"}
+    for suffix, kind in {**kinds, ".webp": "WEBP"}.items():
+        picture.save(tmp_path / f"a{suffix}", format=kind)
+    assert len(load_samples(tmp_path)) == 7
+    for other in ("PCX", "TGA", "ICO", "SGI"):
+        picture.save(tmp_path / "a.png", format=other)
+        refused("not a readable image", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x.csv", "x.json"])
+def test_pipes_are_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    refused("not a file, but a pipe or a device", tmp_path / name)

@@ -388,7 +388,7 @@ def test_a_table_is_timed_once_and_shared(monkeypatch: pytest.MonkeyPatch) -> No
     for layer in LAYERS:
         for place in layer.places:
             ms, spread = table.rows[place_key(place)], table.spread[place_key(place)]
-            assert all(ms[format] is not None and spread[format] > 0 for format in (FLOAT, INT8))
+            assert all(ms[format] is not None and spread[format] >= 0 for format in (FLOAT, INT8))
     monkeypatch.setattr(timed.Timer, "fill", lambda *args: pytest.fail("it was timed again"))
     again, noted = network_table("onnxruntime", program, seeded(1, 3, 8, 8), (INT8,))
     assert again == table

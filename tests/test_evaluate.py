@@ -25,7 +25,7 @@ from bitsect.values.pieces import Piece
 from odd_models import Block, program_of
 from tiny import CLASSES, images, judge, refill, residual, seeded
 
-calm = settings(deadline=None, max_examples=40)
+calm = settings(max_examples=40)
 
 
 class Journal(dict[str, Piece]):

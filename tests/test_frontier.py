@@ -93,7 +93,7 @@ def with_borders(network: Network) -> Costs:
 
 
 @pytest.mark.parametrize("borders", [False, True])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_moves_are_weighed_as_if_each_plan_were_computed_anew(borders: bool, seed: int) -> None:
     network = Network(5, seed, formats=(INT8, INT6, INT4))
@@ -120,7 +120,7 @@ def vars_of(problem: Problem) -> dict[str, object]:
     return {name: getattr(problem, name) for name in problem.__dataclass_fields__}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), borders=st.booleans())
 def test_along_the_trail_cost_falls_and_damage_rises(seed: int, borders: bool) -> None:
     network = Network(8, seed)
@@ -140,7 +140,7 @@ def all_plans_of_one_format(problem: Problem) -> list[Plan]:
     return [Plan.uniform(problem.layers, format) for format in (FLOAT, INT8, INT4)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_exchanges_lower_the_damage_at_no_more_cost(seed: int) -> None:
     network = Network(9, seed)
@@ -175,7 +175,7 @@ def test_two_hundred_layers_with_three_formats_have_a_trail() -> None:
 # ---- what it finds -------------------------------------------------------------------------------
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), noise=st.sampled_from([0.0, 0.3]), kept=st.sampled_from(["0.95", "0.99"]))
 def test_every_plan_it_returns_has_passed_and_few_were_asked_about(
     seed: int, noise: float, kept: str

@@ -18,11 +18,11 @@ from bitsect.runs.estimate import (
     USUAL,
     Needs,
     fitting_batch,
-    free_bytes,
     spare_bytes,
 )
 from bitsect.runs.memory import TENSOR_BYTES, comfortable_rows, give_memory_back, keep_freed_memory
 from bitsect.runs.opening import open_run
+from bitsect.sources.room import free_bytes
 from bitsect.values import INT8, Resources, Scoring, Settings
 
 

@@ -127,7 +127,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("name", METRICS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     size=sizes,
     clip=st.sampled_from(["pair", "sum"]),
@@ -147,7 +147,7 @@ def test_every_metric_equals_its_slow_reference(
 
 
 @pytest.mark.parametrize("name", METRICS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(size=sizes, scale=st.sampled_from([0.0, 1e-300, 1e-30, 1.0, 1e30]))
 def test_every_metric_is_finite_whatever_the_size_of_the_numbers(
     name: str, size: dict[str, int], scale: float
@@ -238,7 +238,7 @@ def test_orders_by_hand() -> None:
 
 
 @given(size=sizes)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_excess_is_interaction_plus_the_lesser_single_loss(size: dict[str, int]) -> None:
     needs = METRICS["interlayer"].needs | {"base"}
     (means,) = tabulate(made(**size), INT8, needs)

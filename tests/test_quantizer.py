@@ -20,7 +20,7 @@ from bitsect.rounding.weights import Codes, quantize_weight
 from bitsect.values import INT8, Format, Plan, Range
 from bitsect.values.grid import Grid
 
-calm = settings(deadline=None, max_examples=60)
+calm = settings(max_examples=60)
 SIZES = st.integers(1, 4)
 BITS = range(2, 9)
 

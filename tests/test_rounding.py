@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -13,8 +13,6 @@ from bitsect.rounding import squant as rounding
 from bitsect.rounding.squant import nearest, squant
 
 BITS = range(2, 9)
-# A busy machine may stall for longer than the deadline of an example.
-calm = settings(deadline=None)
 SEEDS = st.integers(0, 2**32)
 
 
@@ -50,7 +48,6 @@ def errors(y: Tensor, qmax: int) -> Tensor:
 # The promises
 
 
-@calm
 @given(layers())
 def test_a_code_is_a_neighbour_of_its_weight(layer: tuple[Tensor, int]) -> None:
     y, qmax = layer
@@ -59,7 +56,6 @@ def test_a_code_is_a_neighbour_of_its_weight(layer: tuple[Tensor, int]) -> None:
     assert (errors(y, qmax).abs() < 1).all()
 
 
-@calm
 @given(layers())
 def test_codes_stay_in_range(layer: tuple[Tensor, int]) -> None:
     y, qmax = layer
@@ -67,13 +63,11 @@ def test_codes_stay_in_range(layer: tuple[Tensor, int]) -> None:
         assert (round_(y, qmax).abs() <= qmax).all()
 
 
-@calm
 @given(layers(most_kernels=1))
 def test_a_kernel_alone_cancels_to_a_half(layer: tuple[Tensor, int]) -> None:
     assert (errors(*layer).sum(-1).abs() <= 0.5).all()
 
 
-@calm
 @given(layers())
 def test_channels_cancel_to_a_half_and_kernels_to_one(layer: tuple[Tensor, int]) -> None:
     e = errors(*layer)
@@ -81,7 +75,6 @@ def test_channels_cancel_to_a_half_and_kernels_to_one(layer: tuple[Tensor, int])
     assert (e.sum(2).abs() <= 1).all()
 
 
-@calm
 @given(layers())
 def test_odd_even_with_ties(layer: tuple[Tensor, int]) -> None:
     y, qmax = layer
@@ -89,7 +82,6 @@ def test_odd_even_with_ties(layer: tuple[Tensor, int]) -> None:
         assert torch.equal(round_(-y, qmax), -round_(y, qmax))
 
 
-@calm
 @given(layers(), SEEDS)
 def test_equivariant_to_permuting_channels(layer: tuple[Tensor, int], seed: int) -> None:
     y, qmax = layer
@@ -97,7 +89,6 @@ def test_equivariant_to_permuting_channels(layer: tuple[Tensor, int], seed: int)
     assert torch.equal(squant(y[order], qmax), squant(y, qmax)[order])
 
 
-@calm
 @given(SEEDS, st.sampled_from([(3, 7, 9), (3, 30, 1), (3, 2, 2)]), st.sampled_from(BITS))
 def test_equivariant_to_permuting_inputs_without_ties(
     seed: int, shape: tuple[int, int, int], bits: int
@@ -114,7 +105,6 @@ def test_equal_errors_flip_in_memory_order() -> None:
     assert squant(torch.tensor([[[0.5], [0.5]]]), 7).flatten().tolist() == [1, 0]
 
 
-@calm
 @given(layers())
 def test_idempotent(layer: tuple[Tensor, int]) -> None:
     y, qmax = layer
@@ -122,7 +112,6 @@ def test_idempotent(layer: tuple[Tensor, int]) -> None:
     assert torch.equal(squant(q, qmax), q)
 
 
-@calm
 @given(SEEDS, st.sampled_from(BITS), st.integers(-60, 60))
 def test_scaling_by_a_power_of_two_changes_no_code(seed: int, bits: int, power: int) -> None:
     w = torch.randn(3, 4, 9, generator=seeded(seed))
@@ -130,7 +119,6 @@ def test_scaling_by_a_power_of_two_changes_no_code(seed: int, bits: int, power: 
     assert torch.equal(squant(scaled(w * 2.0**power, qmax), qmax), squant(scaled(w, qmax), qmax))
 
 
-@calm
 @given(st.lists(st.integers(-48, 48), min_size=2, max_size=7))
 def test_a_kernel_has_the_least_squares_of_its_sum(values: list[int]) -> None:
     """Among all ways up and down that give the codes the same sum, so also among all choices of k flips."""
@@ -186,7 +174,6 @@ def slowly(weights: list[list[Fraction]], qmax: int) -> list[list[int]]:
     return codes
 
 
-@calm
 @given(layers())
 def test_as_the_reference_on_a_grid(layer: tuple[Tensor, int]) -> None:
     assert torch.equal(squant(*layer), reference(*layer))
@@ -223,7 +210,6 @@ def test_by_hand(y: list[list[float]], codes: list[list[int]]) -> None:
 # What the caller may pass
 
 
-@calm
 @given(
     st.lists(st.floats(-300, 300, width=32), min_size=36, max_size=36),
     st.sampled_from([(1, 4, 9), (2, 18, 1), (4, 1, 9)]),

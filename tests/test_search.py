@@ -107,7 +107,7 @@ def scattered(seed: int) -> Callable[[Plan], int]:
 
 
 @pytest.mark.parametrize("name", HONEST)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(count=st.integers(0, 12), seed=st.integers(0, 10**6), lazy=st.booleans())
 def test_returns_a_plan_that_passed_whatever_the_accuracy(
     name: str, count: int, seed: int, lazy: bool
@@ -120,7 +120,7 @@ def test_returns_a_plan_that_passed_whatever_the_accuracy(
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(count=st.integers(0, 12), seed=st.integers(0, 10**6), lazy=st.booleans())
 def test_remembers_all_it_asked_and_asks_nothing_twice(name: str, count: int, seed: int, lazy: bool) -> None:
     task, judge = problem(count, scattered(seed), threshold=Fraction(1, 2), lazy=lazy)
@@ -246,7 +246,7 @@ def largest_counts(losses: Sequence[int], threshold: Fraction) -> tuple[int, int
     return counts[0], counts[1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(losses=costs, kept=st.integers(1, 100))
 def test_bisection_finds_the_largest_counts_where_accuracy_is_monotone(losses: list[int], kept: int) -> None:
     threshold = Fraction(kept, 100)
@@ -255,7 +255,7 @@ def test_bisection_finds_the_largest_counts_where_accuracy_is_monotone(losses: l
     assert (lowered(plan, INT8, INT4), lowered(plan, INT4)) == largest_counts(losses, threshold)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(count=st.integers(0, 70), seed=st.integers(0, 10**6))
 def test_bisection_asks_at_most_log2_questions_per_format(count: int, seed: int) -> None:
     task, judge = problem(count, scattered(seed), threshold=Fraction(1, 2))
@@ -286,7 +286,7 @@ def test_no_layer_stays_higher_than_in_a_uniform_plan_that_passes(name: str) -> 
     assert judge.plans[:2] == [task.uniform(INT4), task.uniform(INT8)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(count=st.integers(1, 9), seed=st.integers(0, 10**6), name=st.sampled_from(BY_ORDER))
 def test_the_plan_never_has_more_bits_than_a_uniform_one_that_passes(
     count: int, seed: int, name: str
@@ -298,7 +298,7 @@ def test_the_plan_never_has_more_bits_than_a_uniform_one_that_passes(
             assert all(each.stored_bits <= format.stored_bits for each in plan.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(count=st.integers(1, 9), seed=st.integers(0, 10**6), name=st.sampled_from(HONEST))
 def test_the_plan_is_never_dearer_than_a_uniform_one_that_passes(count: int, seed: int, name: str) -> None:
     """The frontier may leave a layer in float to lower others further: all bits together are its bound."""
@@ -340,7 +340,7 @@ def test_a_search_of_ones_own_is_never_dearer_than_a_uniform_plan() -> None:
 # ---- progressive ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(losses=costs, kept=st.integers(1, 100))
 def test_progressive_keeps_each_layer_that_still_fits(losses: list[int], kept: int) -> None:
     room = TOTAL - math.ceil(Fraction(kept, 100) * TOTAL)
@@ -489,7 +489,7 @@ def test_formats_that_round_nothing_in_a_layer_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), seed=st.integers(0, 10**6))
 def test_every_asked_plan_stays_on_its_ladders(name: str, data: st.DataObject, seed: int) -> None:
     ladders = st.lists(st.sampled_from([FLOAT, INT8, Format(6, 6), INT4]), min_size=1, unique=True)

@@ -46,6 +46,20 @@ def user_inputs(exported: ExportedProgram) -> list[Node]:
     return [node for node in exported.graph.nodes if node.op == "placeholder" and node.name not in lifted]
 
 
+def shapes_of(model: nn.Module | ExportedProgram, example: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of a sample of each input whose sizes are fixed, by its name; of a single one also by `x`."""
+    if isinstance(model, ExportedProgram):
+        inputs = {node.name: node.meta.get("val") for node in user_inputs(model)}
+    else:
+        inputs = dict(example) if isinstance(example, Mapping) else {"x": example}
+    shapes = {
+        name: tuple(value.shape[1:])
+        for name, value in inputs.items()
+        if isinstance(value, Tensor) and all(type(size) is int for size in value.shape[1:])
+    }
+    return shapes | ({"x": next(iter(shapes.values()))} if len(inputs) == len(shapes) == 1 else {})
+
+
 def user_outputs(exported: ExportedProgram) -> list[Any]:
     output = next(node for node in exported.graph.nodes if node.op == "output")
     leaves = output.args[0]

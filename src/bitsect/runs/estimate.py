@@ -14,9 +14,7 @@ What the usual stages leave may hold what plans share (`measure/prefixes.py`).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..errors import RunError
 from ..measure.expansion import OUTPUT_BYTES
@@ -24,6 +22,7 @@ from ..measure.sketch import SKETCH_BYTES as MOVES_BYTES
 from ..measure.traces import differentiated_rows
 from ..network.footprint import Footprint, footprint, weight_bytes
 from ..network.program import Program
+from ..sources.room import SHARE, free_bytes, gigabytes
 from ..values import Resources, Settings
 from .memory import comfortable_rows
 
@@ -31,7 +30,6 @@ WORKSPACE = 2.9  # of what a pass holds: operators copy their operands to layout
 ROUNDING = 29  # of the largest weight, while it is being rounded
 TWICE_DERIVED = 2.3  # of all values, in a double backward pass
 WORKER_BYTES = 350e6  # what a worker has loaded before it begins
-SHARE = 0.75  # of what is free, where no limit is given
 PREFIX_BYTES = 1e9  # for what plans share, at most
 SCATTERED = 3.5  # times its size is what it holds: it lies between all that comes and goes
 USUAL = ("evaluate", "damage", "exact", "traces")  # stages that every run must have memory for
@@ -46,14 +44,16 @@ class Needs:
     weights: tuple[int, ...]
     layers: int
     differentiated: int  # samples that are differentiated at once, at most
+    held: int = 0  # bytes of samples that stay in memory
 
     @classmethod
-    def of(cls, program: Program) -> Needs:
+    def of(cls, program: Program, held: int = 0) -> Needs:
         return cls(
             footprint(program),
             tuple(weight_bytes(program)),
             len(program.layers),
             differentiated_rows(program),
+            held,
         )
 
     def bytes(self, stage: str, rows: int) -> float:
@@ -79,18 +79,18 @@ class Needs:
         return workers * self.bytes(stage, rows) + (workers > 1) * workers * WORKER_BYTES
 
 
-def fitting_batch(program: Program, settings: Settings, resources: Resources) -> int:
+def fitting_batch(program: Program, settings: Settings, resources: Resources, held: int = 0) -> int:
     """How many samples run at once in a new run: as many as are comfortable, or as memory allows."""
     if settings.batch_size is not None:
         return settings.batch_size
-    rows, limit = comfortable_rows(program), limit_of(resources)
+    rows, limit = comfortable_rows(program), limit_of(resources, held)
     needs, workers = Needs.of(program), local_workers(resources)
     while rows > 1 and needs.most(rows, workers) > limit:
         rows //= 2
     if resources.memory is not None and needs.most(rows, workers) > limit:
         raise RunError(
             f"one sample at a time needs about {gigabytes(needs.most(rows, workers))}, and "
-            f"[memory={resources.memory}] allows {gigabytes(limit)}: allow more"
+            f"[memory={resources.memory}] allows {gigabytes(limit)} besides the samples: allow more"
             + (", or ask for fewer [workers=]" if workers > 1 else "")
         )
     return rows
@@ -98,7 +98,7 @@ def fitting_batch(program: Program, settings: Settings, resources: Resources) ->
 
 def doubts(needs: Needs, stage: str, rows: int, resources: Resources) -> str | None:
     """Why `stage` does not fit, in words; None where it does. Refused where a limit was given."""
-    limit, workers = limit_of(resources), local_workers(resources)
+    limit, workers = limit_of(resources, needs.held), local_workers(resources)
     wanted = needs.together(stage, rows, workers)
     if wanted <= limit:
         return None
@@ -107,8 +107,8 @@ def doubts(needs: Needs, stage: str, rows: int, resources: Resources) -> str | N
     if resources.memory is not None:
         fewer = "ask for fewer [workers=], " if workers > 1 else ""
         raise RunError(
-            f"{said}, and [memory={resources.memory}] allows {gigabytes(limit)}: allow more, {fewer}or make "
-            "a new run with a smaller [batch_size=]"
+            f"{said}, and [memory={resources.memory}] allows {gigabytes(limit)} besides the samples: allow "
+            f"more, {fewer}or make a new run with a smaller [batch_size=]"
         )
     return f"{said}, and {gigabytes(limit / SHARE)} is free"
 
@@ -118,37 +118,14 @@ def local_workers(resources: Resources) -> int:
     return 1 if resources.ray is not None else resources.workers or 1
 
 
-def limit_of(resources: Resources) -> float:
-    """What may be used: what was asked for, or a share of what is free."""
-    return resources.memory_bytes or SHARE * free_bytes()
+def limit_of(resources: Resources, held: int) -> float:
+    """What may be used: what was asked for less what samples take, or a share of what is free."""
+    asked = resources.memory_bytes
+    return SHARE * free_bytes() if asked is None else max(0, asked - held)
 
 
 def spare_bytes(needs: Needs, rows: int, resources: Resources) -> float:
     """What each process may keep of what plans share: what the usual stages leave."""
     workers = local_workers(resources)
-    left = (limit_of(resources) - needs.most(rows, workers)) / SCATTERED
+    left = (limit_of(resources, needs.held) - needs.most(rows, workers)) / SCATTERED
     return max(0.0, min(PREFIX_BYTES, left)) / workers
-
-
-def free_bytes() -> float:
-    """What is free on this machine, or for this group of processes; without an answer, all there could be."""
-    found = [float("inf")]
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(1024.0 * int(line.split()[1]))
-    except OSError:  # another system: half of what there is
-        if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-            found.append(0.5 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:
-        group = Path("/sys/fs/cgroup")
-        most, now = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        if most != "max":
-            found.append(max(0.0, float(most) - float(now)))
-    except (OSError, ValueError):  # no group, or one of another kind
-        pass
-    return min(found)
-
-
-def gigabytes(size: float) -> str:
-    return f"{size / 1e9:.2g} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -17,13 +17,15 @@ from torch.export import ExportedProgram
 
 from ..errors import CaptureError, DataError, RunError
 from ..measure.traces import fitting_rows
+from ..network.exported_program import shapes_of
 from ..network.precision import capture_in_float32
 from ..network.program import Program
 from ..solve.confidence import split
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
-from ..sources.models import full_spec, is_read, load_model, preparation_for
+from ..sources.models import Network, full_spec, is_read, load_model, preparation_for
 from ..sources.preparation import Preparation, Reading
+from ..sources.room import Room
 from ..sources.tasks.task import Task
 from ..values import Comparison, Resources, Settings, placement_named
 from ..values.options import changed, given, on_top_of, to_json
@@ -77,13 +79,15 @@ def open_run(
         with progress.stage("capture"):
             preparation = preparation_for(asked.model, asked.settings.processor, trust=trust)
             asked = asked.for_task_of(preparation, progress)
-            samples = asked.load_samples(preparation)
-            program, spec = _captured(asked, samples, trust)
+            network, spec = _network(asked.model, trust)
+            room = Room(resources.memory_bytes, shapes_of(network.model, network.example))
+            samples = asked.load_samples(preparation, room)
+            program = _captured(asked, network, samples)
         _check(program)
         if not program.any_length:
             samples = samples.at_length(program.length)
         task, samples = task_for(asked.settings, preparation, program, samples, progress)
-        resolved = _resolved(asked.settings, program, task, resources)
+        resolved = _resolved(asked.settings, program, task, resources, samples.source.held)
         facts = _facts(program, samples, task, resolved) | asked.verified
         asked.check_moved(known, folder, facts, samples.spec)
         if fresh:
@@ -170,13 +174,13 @@ class _Asked:
             progress.say(f"task {task}, for which {preparation.made_for} is made: [task=NAME] takes another")
         return replace(self, settings=on_top_of(self.settings, Settings(task=task)))
 
-    def load_samples(self, preparation: Preparation) -> Samples:
+    def load_samples(self, preparation: Preparation, room: Room) -> Samples:
         if isinstance(self.data, Samples) and "data_fingerprint" in self.verified:
             return self.data  # as the run keeps them: drawn and normalised already
         chosen = self.settings
         pixels = {} if isinstance(self.data, Samples) else chosen.pixels
         name = chosen.task if isinstance(chosen.task, str) else str(getattr(chosen.task, "name", ""))
-        reading = Reading(preparation, name, **chosen.texts)
+        reading = Reading(preparation, name, **chosen.texts, room=room)
         return load_samples(self.data, draw=chosen.draw, seed=chosen.seed, reading=reading, **pixels)
 
     def check_moved(
@@ -204,14 +208,14 @@ def own_samples(model: Any, name: str = "calibration") -> str:
     raise DataError("samples are needed: pass [data=FILE], a folder of images, or zoo:fashion-calibration")
 
 
-def _resolved(settings: Settings, program: Program, task: Task, resources: Resources) -> Settings:
+def _resolved(settings: Settings, program: Program, task: Task, resources: Resources, held: int) -> Settings:
     """The settings with everything that was left open decided."""
     return on_top_of(
         settings,
         Settings(
             sign=settings.sign or placement_named(settings.placement).sign,
             threads=settings.threads,
-            batch_size=fitting_batch(program, settings, resources),
+            batch_size=fitting_batch(program, settings, resources, held),
             device=str(program.device),
             output=task.output,
         ),
@@ -292,14 +296,18 @@ def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> R
     return folder
 
 
-def _captured(asked: _Asked, samples: Samples, trust: bool) -> tuple[Program, str]:
-    """The program, and the spec by which the run folder knows its network."""
-    model, example, spec = asked.model, None, MODEL_FILE
-    if isinstance(model, str | Path):
-        spec = str(Path(model).resolve()) if str(model).endswith(".pt2") else str(model)
-        network = load_model(str(model), trust=trust)
-        model, example = network.model, None if network.any_example else network.example
-        spec = full_spec(spec)
+def _network(model: Model, trust: bool) -> tuple[Network, str]:
+    """The network, and the spec by which the run folder knows it."""
+    if not isinstance(model, str | Path):
+        return Network(model), MODEL_FILE
+    spec = str(Path(model).resolve()) if str(model).endswith(".pt2") else str(model)
+    network = load_model(str(model), trust=trust)
+    return Network(network.model, None if network.any_example else network.example), full_spec(spec)
+
+
+def _captured(asked: _Asked, network: Network, samples: Samples) -> Program:
+    """The program of the network, captured on its own example or on samples."""
+    model, example = network.model, network.example
     if example is None and isinstance(model, nn.Module):
         example = _example(samples)
     options: dict[str, Any] = {"embeddings": asked.settings.embeddings, "device": asked.settings.device}
@@ -311,7 +319,7 @@ def _captured(asked: _Asked, samples: Samples, trust: bool) -> tuple[Program, st
         samples = samples.at_length(program.length)
     if program.fixed_batch is not None and isinstance(model, nn.Module):
         program = _in_larger_batches(program, model, samples, asked.settings.batch_size or ROWS, options)
-    return program, spec
+    return program
 
 
 def _example(samples: Samples) -> Any:
@@ -363,6 +371,11 @@ def _remember_layers(folder: RunFolder, program: Program) -> None:
 def _check(program: Program) -> None:
     if not program.layers:
         raise CaptureError("the network has no layer to quantise: `bitsect layers` says what it is made of")
+    empty = next((layer for layer in program.layers if not layer.macs), None)
+    if empty is not None:
+        raise CaptureError(
+            f"layer '{empty.name}' multiplies nothing, as one of its sizes is 0: take it out of the network"
+        )
     if program.device.type == "meta":
         raise CaptureError(
             "the network has no weights, only shapes: `bitsect layers` and `bitsect latency` work on it"

@@ -16,6 +16,7 @@ from ..measure.damage import output_damage
 from ..measure.evaluator import Evaluator
 from ..measure.prefixes import Prefixes
 from ..measure.tables import Measuring
+from ..network.exported_program import shapes_of
 from ..network.program import Program
 from ..rounding.fitting import Fitter, left_to_squant
 from ..rounding.ranges import calibrate
@@ -24,6 +25,7 @@ from ..solve.metrics import metric_named
 from ..solve.reliability import halves_agree, score
 from ..sources.data import Samples, load_samples
 from ..sources.preparation import NOTHING, Preparation, Reading
+from ..sources.room import Room
 from ..sources.tasks.task import Task
 from ..values import Damage, Format, Layer, Ranges, Resources, Scores, Scoring, Settings, placement_named
 from ..values.damage import Change
@@ -129,7 +131,8 @@ class Run:
     def load(self, data: Any, **drawn: Any) -> Samples:
         """Other samples for this network, prepared as the run's own are."""
         pixels = {} if isinstance(data, Samples) else self.settings.pixels
-        reading = Reading(self.preparation, self.task.name, **self.settings.texts)
+        room = Room(self.resources.memory_bytes, shapes_of(self.program.exported, None))
+        reading = Reading(self.preparation, self.task.name, **self.settings.texts, room=room)
         samples = load_samples(data, reading=reading, **pixels, **drawn)
         samples = replace(samples, floats=self.samples.floats)
         return samples if self.program.any_length else samples.at_length(self.program.length)
@@ -145,7 +148,8 @@ class Run:
 
     @cached_property
     def _needs(self) -> Needs:
-        return Needs.of(self.program)
+        held = sum(part.source.held for part in (self.samples, self.held_out) if part is not None)
+        return Needs.of(self.program, held)
 
     @cached_property
     def _prefixes(self) -> Prefixes:

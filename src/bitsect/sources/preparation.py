@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import DataError
+from .room import ANY, Room
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Reading:
     columns: Sequence[str] = ()
     max_length: int | None = None
     stride: int | None = None
+    room: Room = ANY  # that they may take
 
     @property
     def limit(self) -> int | None:

@@ -54,6 +54,10 @@ class Arrays:
     def groups(self) -> None:
         """Each is a whole."""
 
+    @property
+    def held(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...errors import DataError
 from ...files import reading
+from ..room import COPIES, Room
 from .arrays import LABELS, Arrays, make_arrays, take_labels
 from .pixels import Pixels
 
@@ -22,14 +23,15 @@ RESERVED = ("y", "mean", "std")
 ENCRYPTED = 0x1  # flag of a member
 
 
-def read_arrays(path: Path, name: str, pixels: Pixels) -> Arrays:
+def read_arrays(path: Path, name: str, pixels: Pixels, room: Room) -> Arrays:
     """The samples of a file: `x`, or inputs by name; where given `y`; and `mean`, `std` of pixels.
 
     Without a `y`, `labels` or `label` are the labels; beside a `y` they are an input of that name.
     What `pixels` says goes before the file's own mean and std. Floats are taken as they are, except
     that float64, numpy's default, becomes the networks' float32.
     """
-    tensors = {key: _narrow(tensor) for key, tensor in READERS[path.suffix.lower()](path, name).items()}
+    read = READERS[path.suffix.lower()](path, name, room)
+    tensors = {key: _narrow(tensor) for key, tensor in read.items()}
     labels, mean, std = (tensors.pop(key, None) for key in RESERVED)
     if labels is None:
         labels = take_labels(tensors, name)
@@ -43,17 +45,24 @@ def read_arrays(path: Path, name: str, pixels: Pixels) -> Arrays:
     return make_arrays(name, tensors, "tensor", labels, pixels)
 
 
-def read_npz(path: Path, name: str) -> dict[str, Tensor]:
+def read_npz(path: Path, name: str, room: Room) -> dict[str, Tensor]:
     """Every array that is asked for, whole: numpy by itself stops before a member's checksum is compared."""
     with (
         reading(name, DataError, what="numpy archive", way_out="write it again with numpy.savez"),
         zipfile.ZipFile(path) as archive,
     ):
         members = {member.removesuffix(".npy"): member for member in archive.namelist()}
-        return {key: _read_member(archive, members[key], name) for key in _wanted(members)}
+        wanted, total = _wanted(members), 0
+        for key in wanted:
+            shape, size = _claimed(archive, members[key], name)
+            room.check_shape(name, key, shape[1:], size)
+            total += size
+        room.check(name, COPIES * total)
+        return {key: _read_member(archive, members[key], name) for key in wanted}
 
 
-def _read_member(archive: zipfile.ZipFile, member: str, name: str) -> Tensor:
+def _claimed(archive: zipfile.ZipFile, member: str, name: str) -> tuple[tuple[int, ...], int]:
+    """The shape and the bytes of an array, as its header says."""
     if archive.getinfo(member).flag_bits & ENCRYPTED:
         raise DataError(f"{name}: '{member}' is encrypted: store plain arrays")
     with archive.open(member) as file:
@@ -70,6 +79,10 @@ def _read_member(archive: zipfile.ZipFile, member: str, name: str) -> Tensor:
         claimed, stored = math.prod(shape) * dtype.itemsize, archive.getinfo(member).file_size
         if claimed > stored:
             raise DataError(f"{name}: '{member}' claims {claimed:,} bytes and has {stored:,}: write it again")
+        return shape, claimed
+
+
+def _read_member(archive: zipfile.ZipFile, member: str, name: str) -> Tensor:
     with archive.open(member) as file:
         array = np.lib.format.read_array(file, allow_pickle=False)
         if file.read(1):
@@ -80,15 +93,19 @@ def _read_member(archive: zipfile.ZipFile, member: str, name: str) -> Tensor:
         raise DataError(f"{name}: '{member}': {str(error).split('. ')[0]}: store numbers") from None
 
 
-def read_safetensors(path: Path, name: str) -> dict[str, Tensor]:
+def read_safetensors(path: Path, name: str, room: Room) -> dict[str, Tensor]:
     with (
         reading(name, DataError, what=".safetensors file"),
         safe_open(path, "pt") as archive,
     ):
-        return {key: archive.get_tensor(key) for key in _wanted(archive.keys())}
+        wanted, whole = _wanted(archive.keys()), path.stat().st_size
+        for key in wanted:
+            room.check_shape(name, key, archive.get_slice(key).get_shape()[1:], whole)
+        room.check(name, COPIES * whole)
+        return {key: archive.get_tensor(key) for key in wanted}
 
 
-READERS: dict[str, Callable[[Path, str], dict[str, Tensor]]] = {
+READERS: dict[str, Callable[[Path, str, Room], dict[str, Tensor]]] = {
     ".npz": read_npz,
     ".safetensors": read_safetensors,
 }

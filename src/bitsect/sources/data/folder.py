@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import DataError
+from ..room import ANY, Room
 from .decode import common_mode, decode, read_ahead
 from .pixels import Pixels
 from .processor import as_processed
 
+AT_ONCE, AS_FLOATS = 2, 6  # images that a network is captured with, and bytes of a pixel on its way
 KEPT_BYTES = 10**9  # a folder that decodes to no more is decoded once: a search reads it many times
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -33,6 +36,7 @@ class Folder:
     pixels: Pixels
     workers: int
     processor: Any = None  # that brings images to the size of a network
+    room: Room = ANY  # that they may take
     kept: dict[int, NDArray[np.uint8]] = field(default_factory=dict, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -50,8 +54,23 @@ class Folder:
         return len(self.paths)
 
     @cached_property
-    def mode(self) -> str:
-        return common_mode(self.paths) if self.processor is None else "RGB"
+    def header(self) -> tuple[str, tuple[int, int]]:
+        """The mode and size that all are read in; a processor brings them to a size of its own."""
+        return common_mode(self.paths) if self.processor is None else ("RGB", (0, 0))
+
+    @property
+    def held(self) -> int:
+        """The bytes of the pixels that are kept."""
+        size = len(self) * math.prod(self._shape())
+        return size if size <= self._most else 0
+
+    @property
+    def _most(self) -> int:
+        return KEPT_BYTES if self.room.limit is None else min(KEPT_BYTES, self.room.limit // 4)
+
+    def _shape(self) -> tuple[int, int, int]:
+        mode, (width, height) = self.header
+        return 1 if mode == "L" else 3, height, width
 
     def select(self, indices: Tensor) -> Folder:
         paths = [self.paths[index] for index in indices.tolist()]
@@ -61,7 +80,10 @@ class Folder:
         return replace(self, labels=None)
 
     def check(self) -> None:
-        _ = self.mode  # reads every header
+        shape = self._shape()  # of which every header is read
+        size, title = math.prod(shape), f"{self.root}: images of {shape[2]}×{shape[1]}"
+        self.room.check_shape(title, "x", shape, size)
+        self.room.check(title, min(len(self), AT_ONCE) * AS_FLOATS * size)
 
     def name(self, index: int) -> str:
         return str(self.paths[index])
@@ -71,7 +93,7 @@ class Folder:
             yield self.pixels(torch.from_numpy(images))
 
     def contents(self) -> Iterator[Any]:
-        yield f"{self.mode} {self.pixels}".encode()
+        yield f"{self.header[0]} {self.pixels}".encode()
         if self.processor is not None:
             yield str(self.processor).encode()
         for index, path in enumerate(self.paths):
@@ -86,8 +108,8 @@ class Folder:
     def _image(self, index: int) -> NDArray[np.uint8]:
         image = self.kept.get(index)
         if image is None:
-            image = decode(self.paths[index], self.mode, self.processor)
-            if image.nbytes * len(self) <= KEPT_BYTES:  # all are of one size
+            image = decode(self.paths[index], self.header[0], self.processor, self.room)
+            if image.nbytes * len(self) <= self._most:  # all are of one size
                 self.kept[index] = image
         return image
 
@@ -98,6 +120,8 @@ def list_images(
     workers: int,
     processor: Any = None,
     known: Mapping[str, int] | None = None,
+    *,
+    room: Room,
 ) -> Folder:
     """The images in the sub-folders of a folder, which are the classes; or, unlabelled, in itself.
 
@@ -120,7 +144,7 @@ def list_images(
         labels = torch.tensor(numbers)
     if not paths:
         raise DataError(f"{root}: no images in it or its sub-folders: expected {', '.join(SUFFIXES)}")
-    return Folder(root, paths, labels, as_processed(processor, pixels), workers, processor)
+    return Folder(root, paths, labels, as_processed(processor, pixels), workers, processor, room)
 
 
 def _numbers(names: list[str], known: Mapping[str, int]) -> dict[str, int]:

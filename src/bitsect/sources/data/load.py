@@ -114,22 +114,23 @@ def _opened(spec: str, pixels: Pixels, workers: int, reading: Reading) -> tuple[
     if spec.startswith("zoo:"):
         from ..models.zoo import data_path
 
-        return spec, read_arrays(data_path(spec.removeprefix("zoo:")), spec, pixels)
+        return spec, read_arrays(data_path(spec.removeprefix("zoo:")), spec, pixels, reading.room)
     if spec.startswith(DATASETS):
         return spec, from_records(read_dataset(spec), reading, pixels)
     path = Path(spec).expanduser().absolute()
     if path.is_dir():
-        inputs, name = reading.preparation.inputs, reading.preparation.name
+        made_by = reading.preparation
+        inputs, name = made_by.inputs, made_by.name
         if inputs is not None and "input_ids" in inputs and "pixel_values" not in inputs:
             raise DataError(f"{spec} is a folder, of images; {name} takes texts: give a file of them")
         return str(path), list_images(
-            path, pixels, workers, reading.preparation.images, reading.preparation.classes
+            path, pixels, workers, made_by.images, made_by.classes, room=reading.room
         )
     if not path.exists():
         raise DataError(f"{spec}: no such file or folder: give {EXPECTED}")
     suffix = path.suffix.lower()
     if suffix in TABLES:
-        return str(path), from_records(read_records(path, spec), reading, pixels)
+        return str(path), from_records(read_records(path, spec, reading.room), reading, pixels)
     if suffix not in READERS:
         raise DataError(f"{spec}: unknown kind of data: give {EXPECTED}")
-    return str(path), read_arrays(path, spec, pixels)
+    return str(path), read_arrays(path, spec, pixels, reading.room)

@@ -12,8 +12,10 @@ from typing import Any
 
 from ...errors import DataError, MissingExtraError
 from ...files import first_line, parse_json, reading
+from ..room import Room
 
 LARGEST_BYTES = 2**31  # of a file that is read whole
+AS_OBJECTS = 4  # times its size is what rows of texts take at least
 DATASETS = "datasets:"
 
 
@@ -38,11 +40,12 @@ class Records:
         return f"{self.title}: {self.places[index]}"
 
 
-def read_records(path: Path, name: str) -> Records:
+def read_records(path: Path, name: str, room: Room) -> Records:
     """The rows of a file, by the ending of its name."""
     with reading(name, DataError, what="file of texts"):
         if path.stat().st_size > LARGEST_BYTES:
             raise DataError(f"{name}: larger than {LARGEST_BYTES // 2**30} GB: give a part of it")
+        room.check(name, AS_OBJECTS * path.stat().st_size)
         return READERS[path.suffix.lower()](_decoded(path, name), name)
 
 

@@ -40,6 +40,10 @@ class Source(Protocol):
     def groups(self) -> Tensor | None:
         """The number of what each sample is a part of, where one question is asked of several windows."""
 
+    @property
+    def held(self) -> int:
+        """The bytes of inputs that stay in memory."""
+
     def __len__(self) -> int: ...
 
     def select(self, indices: Tensor) -> Source: ...

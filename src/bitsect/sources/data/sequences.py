@@ -41,6 +41,10 @@ class Sequences:
     def lengths(self) -> Tensor | None:
         return self.sizes if self.fixed is None else None
 
+    @property
+    def held(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
     def __len__(self) -> int:
         return len(self.sizes)
 
