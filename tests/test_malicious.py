@@ -26,7 +26,7 @@ from bitsect.errors import BitsectError, PlanError
 from bitsect.network.capture import capture
 from bitsect.sources.models import load_model
 from bitsect.sources.models.pt2 import load_pt2
-from bitsect.sources.models.sizes import is_arithmetic
+from bitsect.sources.models.sizes import parse
 from bitsect.values import LatencyTable, Layer, Plan
 
 SECONDS = 20  # of this process at most, for any file; they take a fraction of one
@@ -276,24 +276,32 @@ NEAR = [
 ]
 
 
+# A reader that takes no notice of these texts has nothing to refuse.
+UNREAD = [code_in_a_guard, code_in_the_name_of_a_value, old_weights, module_named_by_inputs]
+
+
 @pytest.mark.parametrize("attack", ATTACKS + NEAR)
 def test_a_program_cannot_run_code(
     honest: Path, mark: Path, attack: Attack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = rewrite(honest, Path("net.pt2"), lambda entries: attack(entries, mark))
-    told = refused(capsys, "layers", path)
-    assert str(path) in told
-    assert "--trust" in told or attack is old_format
+    if attack in UNREAD:
+        assert len(capture(load_pt2(path)).layers) == 2
+        load_pt2(path).network()(torch.zeros(2, 4))
+    else:
+        told = refused(capsys, "layers", path)
+        assert str(path) in told
+        assert "--trust" in told or attack is old_format
     assert not mark.exists()
     assert "canary" not in sys.modules
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_trusted_program_can(honest: Path, mark: Path, attack: Attack) -> None:
-    """The attacks above are real: this is what torch does with them."""
+def test_torch_itself_would(honest: Path, mark: Path, attack: Attack) -> None:
+    """The attacks above are real: this is what torch does with them, and bitsect that is told to trust."""
     path = rewrite(honest, Path("net.pt2"), lambda entries: attack(entries, mark))
-    with suppress(BitsectError):  # the payloads are no tensors
-        capture(load_model(str(path), trust=True).model)
+    with suppress(Exception):  # the payloads are no tensors
+        capture(torch.export.load(path) if attack in UNREAD else load_model(str(path), trust=True).model)
     assert mark.exists()
 
 
@@ -301,13 +309,6 @@ def endless_power(entries: Entries, mark: Path) -> None:
     text = entries[PROGRAM].decode()
     symbol = text.split('"expr_str": "')[1].split('"')[0]
     entries[PROGRAM] = text.replace(symbol, "9**9**9**9").encode()
-
-
-def endless_count_of_symbols(entries: Entries, mark: Path) -> None:
-    program(
-        entries,
-        lambda data: data["range_constraints"].update(u999999999999={"min_val": 0, "max_val": None}),
-    )
 
 
 def endless_products(entries: Entries, mark: Path) -> None:
@@ -361,10 +362,6 @@ def second_program(entries: Entries, mark: Path) -> None:
     entries["models/other.json"] = entries[PROGRAM]
 
 
-def compiled_code(entries: Entries, mark: Path) -> None:
-    entries["data/aotinductor/model/model.so"] = b"\x7fELF"
-
-
 def other_types(entries: Entries, mark: Path) -> None:
     entries[PROGRAM] = b'{"graph_module": [1, 2], "range_constraints": 5}'
 
@@ -377,7 +374,6 @@ def steering_a_terminal(entries: Entries, mark: Path) -> None:
     "attack",
     [
         endless_power,
-        endless_count_of_symbols,
         endless_products,
         nested_without_end,
         nested_structure,
@@ -385,7 +381,6 @@ def steering_a_terminal(entries: Entries, mark: Path) -> None:
         huge_empty_weight,
         missing_weight,
         second_program,
-        compiled_code,
         other_types,
         steering_a_terminal,
     ],
@@ -438,45 +433,40 @@ def test_rewriting_alone_does_no_harm(honest: Path, tmp_path: Path) -> None:
     [
         "9**9**9**9",
         "Pow(Integer(9), Integer(9999999))",
-        "9^9^9^9",
-        "Pow(Pow(Pow(s0, 8), 8), 8)",
-        "1 << 99999999",
+        "Integer(99999999999999999999)",
         "LShift(1, 99999999)",
         "Float('1e99999999')",
-        "1e999",
-        "*".join(["(a + b + c + d)"] * 10),
-        "Symbol('__import__')",
+        "floor(Float('9\\\n14599999999'))",
+        "Symbol('__import__(1)')",
         "Symbol('x)')",
+        "Symbol('s0')" * 2,
+        "Symbol('s0', integer=print())",
+        "Symbol('s0'\\\n)",
         "factorial(99999999)",
-        "Sum(x, (x, 1, 10))",
         "Integer(x)",
         "L['x'].size()[0]",
         "().__class__",
         "lambda: 0",
-        "[x for x in y]",
-        "(" * 500 + ")" * 500,
-        "s0 +" * 9999 + "s0",
+        "Add()",
+        ")",
+        "",
+        "Add(" * 500 + ")" * 500,
+        "Add(" + "Integer(1), " * 9999 + "Integer(1))",
         5,
     ],
 )
-def test_sizes_that_are_more_than_small_arithmetic_are_refused(text: object) -> None:
-    assert not is_arithmetic(text)
+def test_sizes_that_are_more_than_sums_and_products_are_refused(text: object) -> None:
+    with pytest.raises(BitsectError, match="a size is given as"):
+        parse(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "guard"),
-    [
-        ("Symbol('s31', positive=True, integer=True)", False),
-        ("Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(-1))", False),
-        ("Pow(Symbol('s0', integer=True), Integer(-1))", False),
-        ("FloorDiv(Symbol('s0'), Integer(2))*Rational(1, 2) + Float('1.5', precision=53)", False),
-        ("Max(1, s0) // 2 % 3 <= 2**3", False),
-        ("L['x'].size()[0] == 2*L['kwargs']['mask one'].size()[0]", True),
-        ("Eq(Mod(L['x'].stride()[1], 3), 0) and L['x'].size()[0] <= 9223372036854775807", True),
-    ],
-)
-def test_sizes_that_torch_writes_pass(text: str, guard: bool) -> None:
-    assert is_arithmetic(text, guard=guard)
+def test_sizes_that_torch_writes_are_read() -> None:
+    assert parse("Symbol('s31', positive=True, integer=True)") == "s31"
+    assert parse("Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(-1))") == [
+        "Add",
+        ["Mul", 2, "s0"],
+        -1,
+    ]
 
 
 # Samples

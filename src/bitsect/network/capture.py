@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from ..errors import CaptureError
 from ..names import user_folders
+from ..sources.models.pt2 import SavedProgram
 from .binding import Inputs, call_arguments
 from .comparison import answer_of, compare
 from .exported_program import batch_size, copied, copy_constants, merge_aliases
@@ -272,11 +273,12 @@ def _with_rows(inputs: Any) -> list[Tensor]:
 
 
 def _stored_example(exported: ExportedProgram) -> Inputs:
-    if exported.example_inputs is None:
+    stored = exported.example if isinstance(exported, SavedProgram) else exported.example_inputs
+    if stored is None:
         raise CaptureError(
             "the exported program holds no example input: pass one, or export it again with one"
         )
-    args, kwargs = exported.example_inputs
+    args, kwargs = stored
     if args and kwargs:
         raise CaptureError(
             "the exported program takes both positional and named inputs: export it again with one kind"

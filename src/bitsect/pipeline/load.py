@@ -24,10 +24,11 @@ def load(path: str | Path, model: Any = None, *, trust: bool = False) -> nn.Modu
     """
     path = Path(path)
     if path.suffix == ".pt2":
-        from ..sources.models.pt2 import load_pt2
+        from ..sources.models.pt2 import SavedProgram, load_pt2
 
         _unneeded(model, path)
-        return load_pt2(path, trust=trust).module()
+        saved = load_pt2(path, trust=trust)
+        return saved.network() if isinstance(saved, SavedProgram) else saved.module()
     if path.suffix == ".onnx":
         raise OptionError(f"{path}: an ONNX file runs in a runtime: `bitsect evaluate FILE` judges it")
     from ..exporters.packed.exporter import file_of
