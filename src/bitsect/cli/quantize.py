@@ -168,10 +168,11 @@ def _show(result: Result, json: bool) -> None:
     for row in result.rows:
         cells = [accuracy_cell(row.evaluation, counts=False)]
         if result.promise is not None:
-            known = result.promise.accuracy.get(row.name)
-            cells.append("–" if known is None else f"{known:.2%}")
+            share = result.promise.accuracy.get(row.name)
+            cells.append("–" if share is None else f"{share:.2%}")
         if result.test is not None:
-            cells.append(accuracy_cell(result.test.rows[row.name], counts=False))
+            known = result.test.rows.get(row.name)
+            cells.append("–" if known is None else accuracy_cell(known, counts=False))
         cells.append(f"{megabytes(row.cost.size_bytes)} {row.cost.size_ratio:4.0%}")
         if timed:
             ms, ratio = row.cost.latency_ms, row.cost.latency_ratio

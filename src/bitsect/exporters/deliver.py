@@ -164,13 +164,15 @@ def deliver(
     test: Samples | None = None,
     *,
     vouched: bool = False,
+    before: tuple[Evaluation, Evaluation] | None = None,
 ) -> Delivery:
     """The model of `plan` written as requested, proven on `test` (else on the samples of the run).
 
     A run under another placement than the one the file is made for is judged again first. A file that
     is not the model that was judged, misses the target, or is no faster than float where that is required,
     is not put in place, unless `force` is given, which also overwrites. Where the target is `vouched` for
-    by more than the labels of the run's samples, it is missed only if they refute it.
+    by more than the labels of the run's samples, it is missed only if they refute it. How the float network
+    and the plan did `before`, under the run's own placement, is not judged again.
     """
     request.check()
     exporter = request.exporter()
@@ -185,8 +187,10 @@ def deliver(
         there = run
         if run.settings.placement != placement:
             there = stack.enter_context(run.under(placement))
-        judged = {each.settings.placement: _judge(each, plan) for each in (run, there)}
-        baseline = _judge(run, Plan.uniform(run.layers), "judge float")
+        baseline, own = before or (_judge(run, Plan.uniform(run.layers), "judge float"), _judge(run, plan))
+        judged = {run.settings.placement: own}
+        if there is not run:
+            judged[placement] = _judge(there, plan)
         subject = Subject(run.program, there.calibrate(set(plan.values())), plan, run.task, source)
         with run.progress.stage("export"):
             draft = folder / request.path.name
@@ -203,7 +207,11 @@ def deliver(
             )
         failures = (
             *proof.failures,
-            *(() if vouched and not _refuted(there, plan, target) else _missed(target, baseline, judged)),
+            *(
+                ()
+                if vouched and (before or not _refuted(there, plan, target))
+                else _missed(target, baseline, judged)
+            ),
             *(["slower than float"] if request.require_speedup and proof.slower else []),
         )
         kept = request.force or not failures

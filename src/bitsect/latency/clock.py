@@ -21,7 +21,7 @@ REFERENCE = "reference"
 LEAST_SPREAD = 0.02  # of the time: what two measurements on a quiet machine differ by
 LEAST_SPREAD_MS = 0.0005
 VISIT_SECONDS = 0.02  # of a whole model
-WHOLE_VISITS, WHOLE_SECONDS = 12, 20.0  # of each whole model; of all of them together, about
+WHOLE_VISITS, WHOLE_SECONDS = 8, 10.0  # of each whole model; of all of them together, about
 
 
 @dataclass

@@ -37,6 +37,7 @@ def network_table(
     formats: Sequence[Format],
     *,
     threads: int = 1,
+    mixed: bool = True,
     progress: Progress | None = None,
 ) -> tuple[LatencyTable | None, tuple[str, ...]]:
     """The table that `spec` means for a network, and notes on it; runtimes are timed on its first sample."""
@@ -44,4 +45,4 @@ def network_table(
         return latency_table(spec, program.layers), ()
     from .timed import timed_table
 
-    return timed_table(spec, program, inputs, formats, threads=threads, progress=progress)
+    return timed_table(spec, program, inputs, formats, threads=threads, mixed=mixed, progress=progress)

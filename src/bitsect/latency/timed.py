@@ -39,8 +39,8 @@ VISITS, VISIT_SECONDS = 5, 0.004  # of one kernel, in each of at least two passe
 PASSES = (2, 5)  # at least, and at most where repetitions spread
 STEADY = 0.1  # of the time: a kernel whose repetitions spread by more is timed again
 BUSY = 1.25  # waiting so many times as long as a run takes: something else runs on this machine
-MIXED = (0.2, 0.4, 0.6, 0.8)  # shares of float layers in the mixed models
-MOST_KERNELS = 40  # that are left in float one at a time
+MIXED = (0.3, 0.6)  # shares of float layers in the mixed models
+MOST_KERNELS = 10  # that are left in float one at a time
 EMPTY = "empty"
 # What is written as ONNX is cut and fed with ONNX Runtime, wherever it is timed.
 PACKAGES = {
@@ -58,11 +58,13 @@ def timed_table(
     formats: Sequence[Format],
     *,
     threads: int = 1,
+    mixed: bool = True,
     progress: Progress | None = None,
 ) -> tuple[LatencyTable, tuple[str, ...]]:
     """The table of a network in a runtime on this machine, and what should be known of it.
 
-    What is in the cache is not timed again.
+    What is in the cache is not timed again. Without `mixed` models, only those in one format say how kernels
+    add up: this takes a fifth of the time, and is good enough to know which formats pay.
     """
     for package, extra in PACKAGES[runtime].items():
         if find_spec(package) is None:
@@ -72,13 +74,15 @@ def timed_table(
     with Apart(runtime) as apart:
         machine = Machine(runtime, apart.version, processor(), threads)
         timings = Timings.of(machine, progress.say)
-        timer = Timer(apart, timings, program, between, tuple(formats), progress, program.length_of(inputs))
+        length = program.length_of(inputs)
+        timer = Timer(apart, timings, program, between, tuple(formats), progress, length, mixed)
         if timer.is_missing():
             with tempfile.TemporaryDirectory() as folder:
                 notes += timer.fill(Written.of(program, inputs, runtime), Path(folder))
             timings.write()
     known = timings.wholes[timer.network]
-    notes.append(about_half(known.get(HALF), known[timer.uniform(FLOAT).key]))
+    if mixed:
+        notes.append(about_half(known.get(HALF), known[timer.uniform(FLOAT).key]))
     return timer.table(), tuple(notes)
 
 
@@ -93,6 +97,7 @@ class Timer:
     formats: tuple[Format, ...]  # besides float
     progress: Progress
     length: int | None = None  # of the sequences that it is timed on, where any will do
+    mixed: bool = True  # whether models in several formats are timed too
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -136,7 +141,7 @@ class Timer:
         plans |= {format.name: self.uniform(format) for format in self.formats}
         lower = [format for format in self.formats if format.activation_bits is not None]
         names = [layer.name for layer in self.layers]
-        for format in lower[:1]:
+        for format in lower[:1] if self.mixed else ():
             base = self.uniform(format)
             for kernel, chosen in self._by_kernel():
                 plans[f"{format} but {kernel}"] = base.replace(chosen, FLOAT)
@@ -293,7 +298,7 @@ class Timer:
                 models.append(Model(name, written.write(plan, folder / f"whole-{number}.onnx"), feed))
                 advance(1)
             half = folder / "float16.onnx"
-            if write_half(models[0].path, half) is None:  # the first is float
+            if self.mixed and write_half(models[0].path, half) is None:  # the first is float
                 models.append(Model(HALF, half, feed))
             found = time_wholes(clock, models)
         self.timings.at_best(clock.best_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Written:
     rounder: Rounder
     inputs: Any  # of one sample
     destination: str
+    paths: dict[Plan, Path] = field(default_factory=dict)  # of what was written before
 
     @classmethod
     def of(cls, program: Program, inputs: Any, destination: str) -> Written:
@@ -41,8 +42,10 @@ class Written:
         return cls(program, Rounder(program, ranges, ONNXRUNTIME, "nearest"), inputs, destination)
 
     def write(self, plan: Plan, path: Path) -> Path:
-        subject = Subject(self.program, self.rounder, plan, task_named("classification"))
-        return write_onnx(subject, path, self.destination).path
+        if plan not in self.paths:
+            subject = Subject(self.program, self.rounder, plan, task_named("classification"))
+            self.paths[plan] = write_onnx(subject, path, self.destination).path
+        return self.paths[plan]
 
 
 def takes(layer: Layer, format: Format) -> bool:

@@ -16,7 +16,7 @@ from ..values import Format, Plan, Settings, Target
 from ..values.destination import DESTINATIONS
 from .methods import noted_in
 from .plans import is_name, parse_format, plan_for
-from .promise import is_vouched_by_others
+from .promise import is_vouched_by_others, judged_before
 from .rows import tested_on
 
 
@@ -75,7 +75,8 @@ def export(
         samples = tested_on(opened) if data is None else None
         samples = opened.load(samples or (opened.samples if data is None else data), draw=draw)
         held_to = None if target is None else Target.parse(target)
-        delivery = deliver(opened, chosen, request, held_to, samples, vouched=vouched)
+        before = None if edited else judged_before(known.get("promise"))
+        delivery = deliver(opened, chosen, request, held_to, samples, vouched=vouched, before=before)
     remarks = []
     if edited:
         named = "plan.json" if own else f"plans/{plan}.json"

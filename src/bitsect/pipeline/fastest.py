@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ class Fastest:
         """`found`, or the plan on the way or of one format that keeps the target and is clearly faster."""
         if not self.applies or self.goal.limits is not None:
             return found
-        uniform = [plan for plan in uniform if self._fits(plan)]
+        uniform = [plan for plan in uniform if self.fits(plan)]
         judged = {plan: self.problem.judge(plan, self.problem.threshold) for plan in uniform}
         judged |= dict(found.evaluated)
         passed = [plan for plan, each in judged.items() if each.reaches(self.problem.threshold) is True]
@@ -93,6 +93,20 @@ class Fastest:
         assert self.timing is not None
         kept = [self.float, *(plan for plan in plans if plan in {found.plan, *passed})]
         return self._taken(found, kept)
+
+    def of(self, plans: Sequence[Plan]) -> Plan:
+        """The plan of `plans` whose file runs fastest; float, where none is clearly faster than that."""
+        self._measure([self.float, *plans])
+        assert self.timing is not None
+        ms = self.timing.measured.ms
+        ran = [plan for plan in plans if plan in ms]
+        best = min(ran, key=lambda plan: (ms[plan], plan.key), default=self.float)
+        return best if ms[best] <= (1 - GAIN) * ms[self.float] else self.float
+
+    def on(self, problem: Problem) -> Fastest:
+        """The same, for the problem with its layers scored."""
+        self.problem = problem
+        return self
 
     def or_float(self, found: Found) -> Found:
         """`found`, or float where the file of `found` is not clearly faster."""
@@ -129,7 +143,7 @@ class Fastest:
         evaluation = self.problem.judge(best, None) if judged is None or not judged.complete else judged
         return replace(found, plan=best, evaluation=evaluation, met=True, reason=f"{found.reason}; {faster}")
 
-    def _fits(self, plan: Plan) -> bool:
+    def fits(self, plan: Plan) -> bool:
         """Whether pins allow the plan, and the device is known to run it."""
         allowed = all(format in self.pinned[name] for name, format in plan.items())
         return allowed and self._is_known(plan)

@@ -58,10 +58,11 @@ def latency(
     return program, found, notes
 
 
-def table_for(run: Run, goal: Goal) -> Table:
+def table_for(run: Run, goal: Goal, *, mixed: bool = True) -> Table:
     """The latency table of a run's network for `goal`, and what should be known of it.
 
-    What was timed is kept in the run: when it is continued, the same plan comes out.
+    What was timed is kept in the run: when it is continued, the same plan comes out. Without `mixed` models
+    it is rougher (see `timed_table`).
     """
     inputs, threads = run.samples.typical(), goal.runtime_threads
     if goal.latency not in TIMED:
@@ -71,7 +72,7 @@ def table_for(run: Run, goal: Goal) -> Table:
         "length": run.program.length_of(inputs),
         "formats": [format.name for format in goal.formats],
     }
-    name = f"latency-{goal.latency}-{fingerprint_json(asked)[:8]}.json"
+    name = f"latency-{goal.latency}-{fingerprint_json(asked)[:8]}{'' if mixed else '-rough'}.json"
     known = run.folder.read_json(name)
     if known is not None:
         with reading(run.folder.path / name, "remove it, and it is timed again"):
@@ -80,7 +81,13 @@ def table_for(run: Run, goal: Goal) -> Table:
             return kept, tuple(known["notes"])
     try:
         table, notes = network_table(
-            goal.latency, run.program, inputs, goal.formats, threads=threads, progress=run.progress
+            goal.latency,
+            run.program,
+            inputs,
+            goal.formats,
+            threads=threads,
+            mixed=mixed,
+            progress=run.progress,
         )
     except ExportError as error:
         way_out = "[destination=bits] finds a plan without a file that a runtime runs"

@@ -37,15 +37,29 @@ def state_problem(
     table: LatencyTable | None,
 ) -> tuple[Problem, Scores]:
     """Everything that a search may know, and the scores of the layers in the highest format."""
-    costs = cost_table(run.layers, allowed.formats, table, goal.objective)
+    return scored_problem(
+        unscored_problem(run, goal, allowed, needed, judge, table), run, scoring, goal, allowed
+    )
+
+
+def scored_problem(
+    problem: Problem, run: Run, scoring: Scoring, goal: Goal, allowed: Allowed
+) -> tuple[Problem, Scores]:
+    """The problem with its layers scored, and their scores in the highest format."""
     if goal.search == FRONTIER:
-        problem = Problem(run.layers, allowed.formats, _none, needed, judge, costs=costs)
         return _with_damage(run, scoring, goal, problem)
     scored_in = {step: scoring_format(scoring, goal, step) for step in allowed.steps or allowed.wanted}
     scores = {format: run.score(scoring, format) for format in high_to_low(scored_in.values())}
     order = {step: scores[format].order() for step, format in scored_in.items()}
-    problem = Problem(run.layers, allowed.formats, order.__getitem__, needed, judge, costs=costs)
-    return problem, next(iter(scores.values()))
+    return replace(problem, order=order.__getitem__), next(iter(scores.values()))
+
+
+def unscored_problem(
+    run: Run, goal: Goal, allowed: Allowed, needed: Fraction, judge: Judge, table: LatencyTable | None
+) -> Problem:
+    """What is known before any layer is scored."""
+    costs = cost_table(run.layers, allowed.formats, table, goal.objective)
+    return Problem(run.layers, allowed.formats, _none, needed, judge, costs=costs)
 
 
 def _with_damage(run: Run, scoring: Scoring, goal: Goal, problem: Problem) -> tuple[Problem, Scores]:

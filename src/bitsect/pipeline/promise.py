@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -208,6 +208,42 @@ def prove_plan(
     return Promise(goal.target, plan, look, len(looks) + looked, held_out.count, goal.confidence, accuracy)
 
 
+@dataclass
+class Prover:
+    """STUB until the sequential test lands."""
+
+    run: Run
+    goal: Goal
+    held_out: Samples
+
+    @classmethod
+    def of(cls, run: Run, goal: Goal, held_out: Samples | None) -> Prover | None:
+        if goal.confidence is None or goal.target is None or held_out is None:
+            return None
+        return cls(run, goal, held_out)
+
+    def test(self, plan: Plan, last: bool = False) -> Look:
+        self.tested = plan
+        ev = self.run.evaluator({*plan.values()}, self.held_out)
+        assert self.goal.confidence is not None
+        assert self.goal.target is not None
+        f = ev.scores(Plan.uniform(self.run.layers))
+        self.f, self.q = f, ev.scores(plan)
+        self.look = unproven(self.goal.target, f, self.q, None, 1 - self.goal.confidence, first=True)
+        return self.look
+
+    def walk(self, problem: Problem, found: Found, table: LatencyTable | None) -> Promise | None:
+        return prove_plan(self.run, problem, found, self.goal, self.held_out, table)
+
+    def promise(self, plan: Plan) -> Promise:
+        if not hasattr(self, "look") or self.tested != plan:
+            self.test(plan)
+        accuracy = {"float": float(self.f.mean()), "plan": float(self.q.mean())}
+        return Promise(
+            self.goal.target, plan, self.look, 1, self.held_out.count, self.goal.confidence, accuracy
+        )
+
+
 def _ladder(run: Run, problem: Problem, found: Found, goal: Goal, table: LatencyTable | None) -> list[Plan]:
     """The plan that was found, after ever safer ones, the safest first; all within what may be spent."""
     ladder = [found.plan]
@@ -251,6 +287,15 @@ def is_vouched_by_others(verdict: str | None, run: Run) -> bool:
     if verdict is None or verdict in (NOT_KEPT, NOT_EXPECTED):
         return False
     return run.held_out is None or verdict.startswith(ONLY_EXPECTED)
+
+
+def judged_before(promise: Mapping[str, Any] | None) -> tuple[Evaluation, Evaluation] | None:
+    """How the float network and the plan did on the samples that a promise rests on."""
+    if promise is None:
+        return None
+    count, accuracy = int(promise["samples"]), promise["accuracy"]
+    before, after = (Evaluation(float(accuracy[row]) * count, count, count) for row in ("float", "plan"))
+    return before, after
 
 
 def follow(

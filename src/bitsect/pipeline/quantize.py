@@ -9,24 +9,22 @@ from ..errors import OptionError
 from ..runs.bar import Bar
 from ..runs.opening import is_folder, open_run
 from ..runs.progress import Progress
-from ..solve.allowed import allowed_formats
-from ..solve.answer import search_named, solve, threshold
+from ..solve.answer import search_named, threshold
 from ..solve.metrics import metric_named
-from ..values import Goal, Plan, Resources, Scoring, Settings
+from ..values import Goal, Resources, Scoring, Settings
 from .asked import Asked, staying
-from .fastest import Fastest
 from .forecast import expected_passes
 from .judge import Evaluate, Judge
 from .keywords import with_options
-from .latency import table_for
 from .methods import completed, destined, method_of
 from .notes import about_destination, notes_on_answer, notes_on_promise, notes_on_samples, notes_on_test
-from .problem import check_scoring, state_problem
-from .promise import check_promise, follow, promise_samples, prove_plan, with_hold_out
+from .problem import check_scoring
+from .promise import Prover, check_promise, promise_samples, with_hold_out
 from .report import write_report
 from .result import Result
 from .rows import compare, test_rows, test_samples
 from .shown import keep_shown, keep_values
+from .solving import Case, cheapest_first, is_tried_first, searched
 from .written import request_for, written
 
 
@@ -97,34 +95,31 @@ def quantize(
         request = Asked.now(chosen.name, destination.name, *asked, given)
         request.keep(run, first=True)
         file = request_for(run, export, destination)
-        table, on_table = table_for(run, goal)
-        allowed = allowed_formats(run.layers, goal, table)
-        progress.expect(expected_passes(run, scoring, goal, allowed, held_out, unseen))
         judge = Judge(run, evaluate)
         float_network = judge.float_network()
-        needed = threshold(goal.target, float_network)
-        guide = judge.guide(goal.guide)
+        threshold(goal.target, float_network)  # refuses samples of which none is right
         early = notes_on_samples(run, judge, float_network, goal)
         early += notes_on_promise(run, goal, held_out, float_network)
         early += notes_on_test(run, unseen)
-        run.calibrate(allowed.all)  # ranges and fitted weights, kept in the run
-        judge.allow(allowed.all)
-        guided = threshold(goal.target, guide(Plan.uniform(run.layers), None))
-        problem, scores = state_problem(run, scoring, goal, allowed, guided, guide, table)
-        with run.progress.stage("search") as judge.progress:
-            found = solve(problem, goal, table)
+        prover, found, promise, scores = Prover.of(run, goal, held_out), None, None, None
+        if is_tried_first(goal):
+            case = Case.of(run, goal, destination, judge, roughly=True)
+            found = cheapest_first(case, prover)
+            promise = prover.promise(found.plan) if prover is not None and found is not None else None
+        if found is None:
+            case = Case.of(run, goal, destination, judge, roughly=False)
+            progress.expect(expected_passes(run, scoring, goal, case.allowed, held_out, unseen))
+            found, promise, scores = searched(case, scoring, prover)
         evaluations = len(judge.judged)
-        fastest = Fastest(run, problem, goal, destination, table, allowed)
-        found = fastest.among(found, allowed.uniform().values())
-        promise = prove_plan(run, problem, found, goal, held_out, table)
-        found = fastest.or_float(follow(promise, found, judge, needed, table))
-        if promise is not None and promise.plan != found.plan:  # float took its place
-            promise = prove_plan(run, problem, found, goal, held_out, table)
-        rows = compare(run, found.plan, allowed, judge, table)
+        rows = compare(run, found.plan, case.allowed, judge, case.table)
         tested = test_rows(run, rows, goal.target, unseen)
         keep_values(run, found.plan)
-        notes = (*notes_on_answer(run, problem, found, rows, goal, allowed, table), *early, *on_table)
-        notes += tuple(scores.doubts())
+        notes = (
+            *notes_on_answer(run, case.problem, found, rows, goal, case.allowed, case.table),
+            *early,
+            *case.notes,
+        )
+        notes += () if scores is None else tuple(scores.doubts())
         result = Result(
             run,
             goal,
@@ -132,18 +127,18 @@ def quantize(
             found,
             rows,
             tested,
-            scores,
             evaluations,
-            table,
+            case.table,
             judge.name,
             promise,
             chosen.name,
             notes,
-            fastest.timing,
+            case.fastest.timing,
+            scores=scores,
         )
         result.keep()
         request.keep(run)
-        keep_shown(run, judge, allowed, table, found, rows)
+        keep_shown(run, judge, case.allowed, case.table, found, rows)
         write_report(run)
         return written(result, file, unseen)
 

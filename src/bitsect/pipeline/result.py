@@ -25,7 +25,7 @@ from ..values.curve import Curve
 from ..values.options import to_json
 from .fastest import Timing
 from .frontier import curve_of, parse_targets
-from .promise import Promise, is_vouched_by_others
+from .promise import Promise, is_vouched_by_others, judged_before
 from .rows import Row, Tested
 from .shown import versions
 
@@ -40,7 +40,6 @@ class Result:
     found: Found
     rows: tuple[Row, ...]  # float, the uniform plans, then the plan
     test: Tested | None
-    scores: Scores
     evaluations: int  # plans that this search had to judge
     table: LatencyTable | None = None
     judge: str | None = None  # the user's own function, where accuracy is what that returned
@@ -49,6 +48,7 @@ class Result:
     remarks: tuple[str, ...] = ()  # notes, with options as they are mentioned in errors
     timing: Timing | None = None  # of files that were measured where they will run
     delivery: Delivery | None = None  # the file that was written at the end
+    scores: Scores | None = None  # of the layers; None where the cheapest plan of all is the answer
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -155,7 +155,8 @@ class Result:
             samples = None if data is None else run.load(data)
             target = self.target if self.judge is None else None
             vouched = is_vouched_by_others(None if self.promise is None else self.verdict, run)
-            delivery = deliver(run, self.plan, request, target, samples, vouched=vouched)
+            before = None if self.promise is None else judged_before(self.promise.to_json())
+            delivery = deliver(run, self.plan, request, target, samples, vouched=vouched, before=before)
         if delivery.failures and not force:
             raise ExportError(delivery.complaint)
         return delivery
@@ -245,11 +246,14 @@ class Result:
     def _test_json(self) -> dict[str, Any] | None:
         if self.test is None:
             return None
-        judged_on = {row.name: replace(row, evaluation=self.test.rows[row.name]) for row in self.rows}
+        judged_on = {
+            row.name: replace(row, evaluation=self.test.rows[row.name])
+            for row in self.rows
+            if row.name in self.test.rows
+        }
         return {
             "float": judged_on["float"].to_json(),
             "plan": judged_on["plan"].to_json(),
-            "uniform": {_format_of(row.name): _named(judged_on[row.name]) for row in self.rows[1:-1]},
             "target_met": self.test.target_met if self.target is not None else None,
             "data": self.test.data,
             "fingerprint": self.test.fingerprint,

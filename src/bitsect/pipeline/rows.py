@@ -69,8 +69,10 @@ class Tested:
 def compare(
     run: Run, found: Plan, allowed: Allowed, judge: Judge, table: LatencyTable | None
 ) -> tuple[Row, ...]:
-    """The float network, the uniform plans and the plan that was found, judged to the end."""
-    plans = {"float": Plan.uniform(run.layers), **allowed.uniform(), "plan": found}
+    """The float network, the uniform plans that were judged on the way, and the plan that was found."""
+    known = {plan: name for name, plan in allowed.uniform().items() if plan in judge.seen}
+    uniform = {name: plan for plan, name in known.items()}
+    plans = {"float": Plan.uniform(run.layers), **uniform, "plan": found}
     with run.progress.stage("compare", len(plans)) as judge.progress:
         return tuple(
             Row(name, plan, judge(plan), _cost(plan, run.layers, table)) for name, plan in plans.items()
@@ -86,12 +88,13 @@ def _cost(plan: Plan, layers: tuple[Layer, ...], table: LatencyTable | None) -> 
 def test_rows(
     run: Run, rows: tuple[Row, ...], target: Target | None, samples: Samples | None
 ) -> Tested | None:
-    """The same plans on samples that the search has not seen."""
+    """The float network and the plan on samples that the search has not seen."""
     if samples is None:
         return None
-    evaluator = run.evaluator({format for row in rows for format in row.plan.values()}, samples)
-    with run.progress.stage("test", len(samples) * len(rows)) as evaluator.progress:
-        tested = {row.name: evaluator(row.plan) for row in rows}
+    first, last = rows[0], rows[-1]
+    evaluator = run.evaluator(set(last.plan.values()), samples)
+    with run.progress.stage("test", 2 * len(samples)) as evaluator.progress:
+        tested = {row.name: evaluator(row.plan) for row in (first, last)}
     met = target is None or tested["plan"].reaches(target.threshold(tested["float"].exact)) is True
     return Tested(tested, met, samples.spec, samples.fingerprint())
 

@@ -11,11 +11,11 @@ from ..exporters.deliver import Request, deliver
 from ..runs.run import Run
 from ..sources.data import Samples
 from ..values.destination import Destination
-from .promise import is_vouched_by_others
+from .promise import is_vouched_by_others, judged_before
 from .result import Result
 
 OWN, KEPT = "model.onnx", "export.json"  # in a run: the file where no other is named, and what came of it
-PROVEN = 1024  # samples that the file is run on, at most: it has to be the model that was judged on all
+PROVEN = 256  # samples that the file is run on, at most: it has to be the model that was judged on all
 
 
 def request_for(run: Run, export: str | Path | None, destination: Destination) -> Request | None:
@@ -38,7 +38,9 @@ def written(result: Result, request: Request | None, test: Samples | None) -> Re
         return result
     run, target = result.run, result.target if result.judge is None else None
     vouched = is_vouched_by_others(None if result.promise is None else result.verdict, run)
-    delivery = deliver(run, result.plan, request, target, _few(run, test), vouched=vouched)
+    before = None if result.promise is None else judged_before(result.promise.to_json())
+    samples = _few(run, test)
+    delivery = deliver(run, result.plan, request, target, samples, vouched=vouched, before=before)
     if delivery.failures and request.replaces:
         request.path.unlink(missing_ok=True)  # of another answer
     run.folder.write_json(KEPT, {**delivery.to_json(), "path": str(request.path.resolve())})
