@@ -38,7 +38,6 @@ class Judge:
         self.run, self.function = run, function
         self.evaluator = run.evaluator(None)
         self.judged: set[Plan] = set()  # besides the float network
-        self.seen: set[Plan] = set()  # asked about, whether or not they were known from before
         self.progress: Callable[[int], None] = lambda count: None
 
     @property
@@ -73,7 +72,6 @@ class Judge:
         """Remember `plan`, and that it was judged, unless all of it was known from before."""
         before = self.evaluator.judged_batches
         yield
-        self.seen.add(plan)
         if self.evaluator.judged_batches > before and set(plan.values()) != {FLOAT}:
             self.judged.add(plan)
         self.run.folder.note_plan(plan)

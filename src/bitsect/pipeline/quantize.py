@@ -111,7 +111,7 @@ def quantize(
             progress.expect(expected_passes(run, scoring, goal, case.allowed, held_out, unseen))
             found, promise, scores = searched(case, scoring, prover)
         evaluations = len(judge.judged)
-        rows = compare(run, found.plan, case.allowed, judge, case.table)
+        rows = compare(run, found.plan, case.allowed, judge, case.table, is_cheapest=scores is None)
         tested = test_rows(run, rows, goal.target, unseen)
         keep_values(run, found.plan)
         notes = (

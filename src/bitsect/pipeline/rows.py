@@ -67,11 +67,19 @@ class Tested:
 
 
 def compare(
-    run: Run, found: Plan, allowed: Allowed, judge: Judge, table: LatencyTable | None
+    run: Run,
+    found: Plan,
+    allowed: Allowed,
+    judge: Judge,
+    table: LatencyTable | None,
+    *,
+    is_cheapest: bool,
 ) -> tuple[Row, ...]:
-    """The float network, the uniform plans that were judged on the way, and the plan that was found."""
-    known = {plan: name for name, plan in allowed.uniform().items() if plan in judge.seen}
-    uniform = {name: plan for plan, name in known.items()}
+    """The float network, the uniform plans, and the plan that was found, judged to the end.
+
+    Where that is itself the cheapest plan of all, uniform ones are not judged to be shown beside it.
+    """
+    uniform = {name: plan for name, plan in allowed.uniform().items() if plan == found or not is_cheapest}
     plans = {"float": Plan.uniform(run.layers), **uniform, "plan": found}
     with run.progress.stage("compare", len(plans)) as judge.progress:
         return tuple(
