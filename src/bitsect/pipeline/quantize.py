@@ -116,10 +116,10 @@ def quantize(
         evaluations = len(judge.judged)
         fastest = Fastest(run, problem, goal, destination, table, allowed)
         found = fastest.among(found, allowed.uniform().values())
-        promise = prove_plan(run, problem, found, goal, held_out, table)
+        promise = prove_plan(run, problem, found, goal, held_out, table, scoring)
         found = fastest.or_float(follow(promise, found, judge, needed, table))
         if promise is not None and promise.plan != found.plan:  # float took its place
-            promise = prove_plan(run, problem, found, goal, held_out, table)
+            promise = prove_plan(run, problem, found, goal, held_out, table, scoring)
         rows = compare(run, found.plan, allowed, judge, table)
         tested = test_rows(run, rows, goal.target, unseen)
         keep_values(run, found.plan)
