@@ -1049,5 +1049,9 @@ def test_killed_anywhere_the_same_command_ends_with_the_same_bytes(
             main()
     names = {str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file()}
     assert names == {str(file.relative_to(parts)) for file in parts.rglob("*") if file.is_file()}
-    for name in names - {"effort.json", "report.html", "export.json"}:  # which say how long it took, and where
+    for name in names - {
+        "effort.json",
+        "report.html",
+        "export.json",
+    }:  # which say how long it took, and where
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name

@@ -140,13 +140,16 @@ def search(
 
 
 def _end(results: Sequence[Result]) -> None:
-    """Everything is kept and shown; but a script must not go on with a plan that misses its target."""
+    """Everything is kept and shown; but a script must not go on with a plan that may miss its target."""
+    from ..values.verdict import EXIT_CODES, MISSED, UNPROVEN
     from .output import note
 
-    missed = [f"{result.target}" for result in results if result.target is not None and not result.target_met]
-    if missed:
-        note(f"Target {', '.join(missed)} is not kept, so the exit code is 1")
-        raise typer.Exit(1)
+    wanted = [result for result in results if result.target is not None]
+    for met, outcome, words in ((False, MISSED, "not kept"), (None, UNPROVEN, "not proven to be kept")):
+        targets = ", ".join(f"{result.target}" for result in wanted if result.target_met is met)
+        if targets:
+            note(f"Target {targets} is {words}, so the exit code is {EXIT_CODES[outcome]}")
+            raise typer.Exit(EXIT_CODES[outcome])
 
 
 def _show(result: Result, json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from fractions import Fraction
 from functools import cache, cached_property
@@ -75,17 +75,11 @@ class Evaluator:
         """The evaluation of `plan`: to the end, or until `threshold` is decided."""
         so_far = Evaluation(0.0, 0, self.samples.count)
         pieces: list[Piece] = []
-        missing = [str(start) for start in self.parts if f"{plan.key}/{start}" not in self.done]
-        with closing(in_order(judged(self, plan), missing)) as coming:
-            for start in self.parts:
+        with closing(self._pieces(plan, self.parts)) as coming:
+            for _ in self.parts:
                 if threshold is not None and self.task.mean and so_far.reaches(threshold) is not None:
                     return so_far
-                key = f"{plan.key}/{start}"
-                if key not in self.done:
-                    self.done[key] = next(coming)
-                    self.judged_batches += 1
-                pieces.append(self.done[key])
-                self.progress(len(pieces[-1]["score"]))
+                pieces.append(next(coming))
                 so_far = self._total(pieces)
         return so_far
 
@@ -137,10 +131,36 @@ class Evaluator:
             pieces.append(self.done[f"{plan.key}/{start}"])
         return self._total(pieces) if pieces else None
 
-    def scores(self, plan: Plan) -> np.ndarray[Any, Any]:
-        """The score of every sample, or of every question, in the order of the batches."""
-        self(plan)
-        return self._scores([self.done[f"{plan.key}/{start}"] for start in self.parts])
+    def scores(self, plan: Plan, first: int | None = None) -> np.ndarray[Any, Any]:
+        """The score of every sample, or of every question, in the order of the batches.
+
+        Of whole batches that hold the `first` so many samples, where that is given.
+        """
+        return self._scores(list(self._pieces(plan, self._up_to(first))))
+
+    def _up_to(self, first: int | None) -> list[int]:
+        """The batches that hold the `first` samples; all of them where that is None."""
+        starts, held = list[int](), 0
+        for start, part in self.parts.items():
+            if first is not None and held >= first:
+                break
+            starts.append(start)
+            held += len(part)
+        return starts
+
+    def _pieces(self, plan: Plan, starts: Iterable[int]) -> Generator[Piece, None, None]:
+        """What came of each batch, judged where that is not known."""
+        starts = list(starts)
+        missing = [str(start) for start in starts if f"{plan.key}/{start}" not in self.done]
+        with closing(in_order(judged(self, plan), missing)) as coming:
+            for start in starts:
+                key = f"{plan.key}/{start}"
+                if key not in self.done:
+                    self.done[key] = next(coming)
+                    self.judged_batches += 1
+                piece = self.done[key]
+                self.progress(len(piece["score"]))
+                yield piece
 
     def _scores(self, pieces: list[Piece]) -> np.ndarray[Any, Any]:
         """The scores of the first `pieces`; of questions in windows, those whose windows were all seen."""

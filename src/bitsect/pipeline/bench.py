@@ -21,8 +21,8 @@ from ..exporters.suspects import suspects
 from ..latency.clock import Clock, time_wholes
 from ..measure.evaluator import naming
 from ..runs.progress import Progress
-from ..solve.confidence import NOT_KEPT, Look, descend
 from ..solve.intervals import paired_difference
+from ..solve.looks import NOT_KEPT, NOT_PROVEN, Look, look_at
 from ..sources.data import Samples
 from ..sources.tasks.task import Task
 from ..sources.tasks.windows import join_windows
@@ -214,7 +214,7 @@ class Bench:
             return {}
         left, found = list(self.models), dict[int, Look]()
         while left:
-            looks = {n: descend(target, scores[0], [scores[n]], level / len(left))[0] for n in left}
+            looks = {n: look_at(target, scores[0], scores[n], level / len(left)) for n in left}
             found |= looks
             proven = [number for number in left if looks[number].proven]
             left = [number for number in left if number not in proven]
@@ -230,10 +230,14 @@ class Bench:
             before, after = accuracy
             kept = after >= float(target.threshold(Fraction(before)))
             share = before - after if target.relative is None else after / (before or 1.0)
-            return (UNPROVEN, "kept on these samples", share) if kept else (MISSED, NOT_KEPT, share)
+            return (
+                (UNPROVEN, f"{NOT_PROVEN}: kept on these samples", share)
+                if kept
+                else (MISSED, NOT_KEPT, share)
+            )
         if look.proven:
             return PROVEN, f"{target} kept with {100 * confidence:g} % confidence", look.kept
-        return (MISSED if look.verdict == NOT_KEPT else UNPROVEN), look.verdict, look.kept
+        return look.outcome, look.verdict, look.kept
 
     def timed(self, verdict: Verdict, folder: Path, progress: Progress) -> Verdict:
         """With the time of one sample in one thread and in all, in turns, and the kernels that ran."""

@@ -11,7 +11,7 @@ from ..exporters.deliver import Delivery, Request, deliver
 from ..runs.opening import OrElse, open_run
 from ..runs.progress import Progress
 from ..runs.run import Run
-from ..solve.confidence import ONLY_EXPECTED
+from ..solve.looks import ONLY_EXPECTED
 from ..values import Format, Plan, Settings, Target
 from ..values.destination import DESTINATIONS
 from .methods import noted_in

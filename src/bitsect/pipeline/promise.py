@@ -3,93 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import OptionError
-from ..measure.evaluator import Evaluator
 from ..runs.run import Run
-from ..solve.confidence import (
-    METHOD,
-    NOT_EXPECTED,
-    NOT_KEPT,
-    ONLY_EXPECTED,
-    Look,
-    Pairs,
-    bound,
-    descend,
-    samples_needed,
-    unproven,
-)
+from ..solve.confidence import Pairs, bound, samples_needed
 from ..solve.costs import cost
+from ..solve.looks import NOT_EXPECTED, NOT_KEPT, ONLY_EXPECTED
 from ..solve.search.problem import MISSES, Found, Problem
 from ..solve.search.trail import safer
 from ..sources.data import Samples
 from ..sources.data.copies import fresh
-from ..values import Evaluation, Goal, LatencyTable, Plan, Settings, Target
-from ..values.goal import EXPECTED
+from ..values import Evaluation, Goal, LatencyTable, Plan, Settings
 from ..values.options import given
-from .judge import Evaluate, Judge, expects
+from ..values.verdict import MISSED
+from .judge import Evaluate, Judge
+from .prover import Promise as Promise
+from .prover import Prover as Prover
+from .prover import but_target
 
-
-@dataclass(frozen=True)
-class Promise:
-    """How far the target is proven on held-out samples."""
-
-    target: Target
-    plan: Plan  # the cheapest that is proven; else the best of those that are not
-    look: Look  # what the samples say about it
-    looks: int  # at plans on the held-out samples
-    samples: int
-    confidence: float
-    accuracy: dict[str, float]  # of the rows "float" and "plan", on these samples
-
-    @property
-    def verdict(self) -> str:
-        return self.look.verdict
-
-    @property
-    def seen(self) -> str:
-        """What the samples show and prove, in words."""
-        look = self.look
-        if self.target.relative is None:
-            seen = f"{100 * look.kept:.2f} points lost"
-            seen += "" if look.bound is None else f", at most {100 * look.bound:.2f}"
-            return seen if look.expected is None else f"{seen}; {100 * look.expected:.2f} are expected"
-        seen = f"{look.kept:.2%} kept"
-        seen += "" if look.bound is None else f", at least {look.bound:.2%}"
-        return seen if look.expected is None else f"{seen}; {look.expected:.2%} are expected"
-
-    @property
-    def kept(self) -> bool:
-        """Whether the plan keeps the target on these samples, or is expected to; proven or not."""
-        return self.look.is_kept
-
-    @property
-    def proven(self) -> bool:
-        return self.look.proven
-
-    def __repr__(self) -> str:
-        return f"Promise: target {self.target} {self.verdict} ({self.seen} on {self.samples:,} samples)"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "verdict": self.verdict,
-            "proven": self.proven,
-            "seen": self.seen,
-            ("lost" if self.target.relative is None else "kept"): self.look.kept,
-            "bound": self.look.bound,
-            "expected": self.look.expected,
-            "confidence": self.confidence,
-            "method": METHOD,
-            "samples": self.samples,
-            "accuracy": self.accuracy,
-            "looks": self.looks,
-        }
+LOOKS = 4  # plans that a search may ask held-out samples about
 
 
 def check_promise(goal: Goal, evaluate: Evaluate | None) -> None:
@@ -173,113 +110,88 @@ def what_can_be_promised(goal: Goal, held_out: Samples | None, float_network: Ev
         )
 
 
-def prove_plan(
-    run: Run,
-    problem: Problem,
-    found: Found,
-    goal: Goal,
-    held_out: Samples | None,
-    table: LatencyTable | None,
-) -> Promise | None:
-    """The cheapest plan on a ladder that the held-out samples prove to keep the target.
+def prove_plan(prover: Prover, problem: Problem, found: Found, table: LatencyTable | None) -> Promise:
+    """The plan that was found, or a safer one, as far as held-out samples prove that it keeps the target.
 
-    The ladder leads from plans of less predicted damage down to the one that was found. It is fixed before
-    the samples are looked at, and left at the first plan that they do not prove, so that all looks
-    together err no more often than one. Where the safest is not proven, or the samples are too few to
-    prove anything, the answer is the cheapest plan that nothing speaks against.
+    A few plans are asked about, chosen beforehand: the first is the cheapest that so many samples can be
+    expected to prove. Where it is proven, cheaper ones follow, else safer ones. Where none is proven, the
+    answer is the cheapest of them that nothing speaks against.
     """
-    if goal.confidence is None or goal.target is None or held_out is None:
-        return None
-    ladder = _ladder(run, problem, found, goal, table)
-    level, float_plan = 1 - goal.confidence, Plan.uniform(run.layers)
-    evaluator = run.evaluator({format for plan in ladder for format in plan.values()}, held_out)
-    with run.progress.stage("promise", held_out.count * (1 + len(ladder))) as evaluator.progress:
-        float_scores = evaluator.scores(float_plan)
-        looked, looks = 0, list[Look]()
-        needed = samples_needed(goal.target, float(float_scores.mean()), level=level)
-        if needed is not None and needed <= held_out.count:
-            looks = descend(goal.target, float_scores, map(evaluator.scores, ladder), level)
-        if looks and looks[0].proven:
-            index = sum(look.proven for look in looks) - 1
-            plan, look = ladder[index], looks[index]
-        else:
-            plan, look, looked = _unproven(goal, evaluator, float_scores, ladder, unseen=not looks)
-        accuracy = {"float": float(float_scores.mean()), "plan": float(evaluator.scores(plan).mean())}
-    return Promise(goal.target, plan, look, len(looks) + looked, held_out.count, goal.confidence, accuracy)
+    ladder = _ladder(prover.run, problem, found, prover.goal, table)
+    first = _provable(prover, ladder, found, problem)
+    if first is not None and prover.test(ladder[first], last=first + 1 == len(ladder)).proven:
+        cheapest = first
+        for place in range(first - 1, max(-1, first - LOOKS), -1):
+            if not prover.test(ladder[place], last=True).proven:
+                break
+            cheapest = place
+        return prover.promise(ladder[cheapest])
+    places = np.unique(np.linspace(first or 0, len(ladder) - 1, LOOKS).round().astype(int)).tolist()
+    for place in places:
+        if prover.test(ladder[place], last=place == places[-1]).proven:
+            return prover.promise(ladder[place])
+        if first is None and prover.weigh(ladder[place]).outcome != MISSED:
+            break  # nothing would be proven of safer ones either
+    asked = [plan for plan in ladder if prover.knows(plan)]
+    good = [plan for plan in asked if prover.weigh(plan).outcome != MISSED]
+    return prover.promise(good[0] if good else asked[-1])
 
 
-@dataclass
-class Prover:
-    """STUB until the sequential test lands."""
+def _provable(prover: Prover, ladder: list[Plan], found: Found, problem: Problem) -> int | None:
+    """The place on the ladder of the cheapest plan that the samples can be expected to prove, if any.
 
-    run: Run
-    goal: Goal
-    held_out: Samples
-
-    @classmethod
-    def of(cls, run: Run, goal: Goal, held_out: Samples | None) -> Prover | None:
-        if goal.confidence is None or goal.target is None or held_out is None:
-            return None
-        return cls(run, goal, held_out)
-
-    def test(self, plan: Plan, last: bool = False) -> Look:
-        self.tested = plan
-        ev = self.run.evaluator({*plan.values()}, self.held_out)
-        assert self.goal.confidence is not None
-        assert self.goal.target is not None
-        f = ev.scores(Plan.uniform(self.run.layers))
-        self.f, self.q = f, ev.scores(plan)
-        self.look = unproven(self.goal.target, f, self.q, None, 1 - self.goal.confidence, first=True)
-        return self.look
-
-    def walk(self, problem: Problem, found: Found, table: LatencyTable | None) -> Promise | None:
-        return prove_plan(self.run, problem, found, self.goal, self.held_out, table)
-
-    def promise(self, plan: Plan) -> Promise:
-        if not hasattr(self, "look") or self.tested != plan:
-            self.test(plan)
-        accuracy = {"float": float(self.f.mean()), "plan": float(self.q.mean())}
-        return Promise(
-            self.goal.target, plan, self.look, 1, self.held_out.count, self.goal.confidence, accuracy
-        )
+    What a plan loses is taken to be in proportion to its predicted damage, from what the plan that was
+    found lost on the samples that were searched on.
+    """
+    target, damage = prover.target, problem.damage
+    before = float(problem.threshold)
+    before = before / float(target.relative) if target.relative else before + float(target.max_drop or 0)
+    lost = max(0.0, 1 - found.evaluation.accuracy / before) if before else 0.0
+    trusted = [1.0] if damage is None else [damage(problem.on_ladders(plan)) for plan in ladder]
+    for place, predicted in enumerate(trusted):
+        kept = 1 - lost * (predicted / trusted[0] if trusted[0] else 1.0)
+        needed = samples_needed(target, min(1.0, before), kept=kept, level=prover.left / 2)
+        if needed is not None and needed <= prover.held_out.count:
+            return place
+    return None
 
 
 def _ladder(run: Run, problem: Problem, found: Found, goal: Goal, table: LatencyTable | None) -> list[Plan]:
-    """The plan that was found, after ever safer ones, the safest first; all within what may be spent."""
-    ladder = [found.plan]
-    if problem.damage is not None:
-        ladder = [*reversed(safer(problem, problem.on_ladders(found.plan))), found.plan]
-    if (limits := goal.limits) is not None:
-        ladder = [plan for plan in ladder if limits.fits(cost(plan, run.layers, table))]
-    return ladder
+    """The plan that was found, then ever safer ones; all within what may be spent.
 
-
-def _unproven(
-    goal: Goal, evaluator: Evaluator, float_scores: NDArray[np.float64], ladder: list[Plan], *, unseen: bool
-) -> tuple[Plan, Look, int]:
-    """The cheapest plan that nothing speaks against; else the safest.
-
-    Also how many were looked at. While the samples are `unseen`, they may prove the first of them.
+    None is cheaper than what an easier target proved: that one is asked about in its place.
     """
-    assert goal.target is not None
-    assert goal.confidence is not None
-    asks = goal.guide == EXPECTED and expects(evaluator.task, evaluator.samples)
-    looks: list[Look] = []
-    for plan in reversed(ladder):
-        expected = _expected(goal.target, evaluator, plan) if asks else None
-        scores = evaluator.scores(plan)
-        first, level = unseen and not looks, 1 - goal.confidence
-        looks.append(unproven(goal.target, float_scores, scores, expected, level, first=first))
-        if looks[-1].is_kept:
-            return plan, looks[-1], len(looks)
-    return ladder[0], looks[-1], len(looks)
+    ladder, limits = [found.plan], goal.limits
+    if problem.damage is not None:
+        ladder += safer(problem, problem.on_ladders(found.plan))
+    if limits is not None:
+        ladder = [plan for plan in ladder if limits.fits(cost(plan, run.layers, table))]
+    easier = [(cost(plan, run.layers, table).price(goal.objective), plan) for plan in _easier(run, goal)]
+    if not easier:
+        return ladder
+    least, plan = max(easier, key=lambda each: (each[0], each[1].key))
+    dearer = [each for each in ladder if cost(each, run.layers, table).price(goal.objective) > least]
+    return ladder if len(dearer) == len(ladder) else [plan, *dearer]
 
 
-def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
-    """What is expected of the plan, in the target's own terms: the share kept, or the fraction lost."""
-    before = evaluator.expected(Plan.uniform(evaluator.program.layers)).accuracy
-    after = evaluator.expected(plan).accuracy
-    return before - after if target.relative is None else after / before
+def _easier(run: Run, goal: Goal) -> Iterator[Plan]:
+    """The plans that were proven in this run for easier targets, where the same was asked else."""
+    for path in sorted(run.folder.path.glob("results/*.json")):
+        name = path.name.removesuffix(".json")
+        known = run.folder.read_json(f"results/{name}.json") or {}
+        asked = Goal(**known["goal"]) if (known.get("promise") or {}).get("proven") else None
+        if asked is None or but_target(asked) != but_target(goal) or not _is_easier(asked, goal):
+            continue
+        plan = Plan.from_json(run.folder.read_plan(f"plans/{name}.json"), run.layers)
+        if plan.key == known["plan_key"]:  # else somebody edited it
+            yield plan
+
+
+def _is_easier(asked: Goal, goal: Goal) -> bool:
+    easy, hard = asked.target, goal.target
+    if easy.relative is None or hard.relative is None:
+        return bool(easy.relative is hard.relative and easy.max_drop > hard.max_drop)
+    return bool(easy.relative < hard.relative)
 
 
 def is_vouched_by_others(verdict: str | None, run: Run) -> bool:
@@ -312,6 +224,8 @@ def follow(
             "samples: one of less predicted damage takes its place"
         )
     evaluation = judge(plan)
-    if promise is not None and promise.kept:  # others than the samples that were searched on decide
+    if (
+        promise is not None and promise.met is not False
+    ):  # others than the samples that were searched on decide
         reason = reason.removesuffix(f"; {MISSES}")
     return Found(plan, evaluation, found.evaluated, evaluation.reaches(needed) is True, reason)

@@ -101,7 +101,7 @@ def quantize(
         early = notes_on_samples(run, judge, float_network, goal)
         early += notes_on_promise(run, goal, held_out, float_network)
         early += notes_on_test(run, unseen)
-        prover, found, promise, scores = Prover.of(run, goal, held_out), None, None, None
+        prover, found, promise, scores = Prover.of(run, goal, held_out, scoring), None, None, None
         if is_tried_first(goal):
             case = Case.of(run, goal, destination, judge, roughly=True)
             found = cheapest_first(case, prover)

@@ -65,9 +65,12 @@ class Result:
         return target
 
     @property
-    def target_met(self) -> bool:
-        """Whether the plan keeps the target: on held-out samples if there are any, else on searched ones."""
-        return self.found.met if self.promise is None else self.promise.kept
+    def target_met(self) -> bool | None:
+        """Whether held-out samples prove that the target is kept, or show that it is missed; else None.
+
+        Where none were held out, whether it is kept on the samples that were searched on.
+        """
+        return self.found.met if self.promise is None else self.promise.met
 
     @property
     def reason(self) -> str:

@@ -17,7 +17,7 @@ from .judge import Judge
 from .latency import table_for
 from .methods import FRONTIER
 from .problem import scored_problem, unscored_problem
-from .promise import Promise, Prover, follow
+from .promise import Promise, Prover, follow, prove_plan
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,9 @@ def searched(case: Case, scoring: Scoring, prover: Prover | None) -> tuple[Found
     with run.progress.stage("search") as case.judge.progress:
         found = solve(problem, goal, case.table)
     found = fastest.among(found, case.allowed.uniform().values())
-    promise = None if prover is None else prover.walk(problem, found, case.table)
+    promise = None if prover is None else prove_plan(prover, problem, found, case.table)
     found = fastest.or_float(follow(promise, found, case.judge, case.needed, case.table))
     if prover is not None and promise is not None and promise.plan != found.plan:  # float took its place
+        prover.test(found.plan)
         promise = prover.promise(found.plan)
     return found, promise, scores

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ..solve.confidence import NOT_EXPECTED, ONLY_EXPECTED
+from ..solve.looks import NOT_EXPECTED, ONLY_EXPECTED
 from ..values.target import Target
 from .story import BAD, GOOD, OPEN, UNSURE, Promise, Row, Seen, Verdict
 

@@ -16,8 +16,7 @@ on a ratio of paired proportions (Nam and Blackwelder 2002); where float is alwa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -27,13 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import BitsectError
 from ..values import Target
 
-METHOD = "paired score bound"
-NOT_KEPT = "not kept"
-ONLY_EXPECTED = "expected to be kept, not proven"
-NOT_EXPECTED = "kept on these samples, but not expected to be on others"
 LEVEL = 0.05  # the error of a promise with 95 % confidence
 MOST_SAMPLES = 10**9  # beyond which a number of samples is not looked for
-MOST_NAMED = 10**6  # nor named
 FEWEST_FOR_SEARCH, MOST_FOR_SEARCH = 256, 1024
 
 Numbers = NDArray[np.float64]
@@ -181,10 +175,10 @@ def samples_needed(
     def proven(samples: float) -> bool:
         return proves(Pairs.expected(samples, float_accuracy, discordance, kept), target, level)
 
-    return _least(proven)
+    return least(proven)
 
 
-def _least(proven: Any) -> int | None:
+def least(proven: Any) -> int | None:
     """The least whole number for which `proven` holds, where it holds for all above it too."""
     high = 1
     while not proven(high):
@@ -198,78 +192,6 @@ def _least(proven: Any) -> int | None:
     return high
 
 
-@dataclass(frozen=True)
-class Look:
-    """What the held-out samples say about one plan."""
-
-    kept: float  # as seen: the share kept, or the fraction lost
-    bound: float | None  # but for an error of `level`; None where other plans came first, which spoils it
-    level: float
-    proven: bool
-    verdict: str
-    expected: float | None = None  # what the float network's own probabilities expect to be kept, or lost
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the target is kept as far as anybody can tell; proven or not."""
-        return self.verdict not in (NOT_KEPT, NOT_EXPECTED)
-
-
-def descend(
-    target: Target, float_scores: ArrayLike, ladder: Iterable[ArrayLike], level: float = LEVEL
-) -> list[Look]:
-    """Looks at plans from the safest to the cheapest, up to the first that is not proven.
-
-    Each may err with the whole `level`, and still all promises together do: a wrong one needs the
-    first plan on the ladder that misses the target to be proven, and that is one plan. The ladder is
-    fixed before the first look. Scores are taken from it one by one, so none is made in vain.
-
-    >>> good, bad = [1.0] * 1000, [0.0] * 30 + [1.0] * 970
-    >>> [look.proven for look in descend(Target.parse("99%"), good, [good, good, bad, good])]
-    [True, True, False]
-    """
-    looks: list[Look] = []
-    for scores in ladder:
-        looks.append(_look(Pairs.of(float_scores, scores), target, level))
-        if not looks[-1].proven:
-            break
-    return looks
-
-
-def unproven(
-    target: Target,
-    float_scores: ArrayLike,
-    plan_scores: ArrayLike,
-    expected: float | None = None,
-    level: float = LEVEL,
-    *,
-    first: bool = False,
-) -> Look:
-    """What was seen of a plan where nothing is proven: the samples are too few, or another plan failed.
-
-    Only the `first` plan that the samples are shown may still be proven: it was chosen without them.
-
-    Of a few hundred samples the labels of one or two decide whether 99.9 % is kept. So where the share
-    that is `expected` to be kept (or the fraction lost) is known, it decides, as long as the labels do
-    not refute it; and the verdict says that this is all there is. Where it is not expected to be kept, that a
-    few labels say otherwise is luck.
-    """
-    pairs = Pairs.of(float_scores, plan_scores)
-    look = replace(_look(pairs, target, level), expected=expected)
-    if look.proven and first:
-        return look
-    if look.proven:
-        verdict = "kept, not proven: other plans were tried on these samples first"
-        look = replace(look, proven=False, verdict=verdict, bound=None)
-    if expected is None:
-        return look
-    if not _keeps(expected, target):
-        return replace(look, verdict=NOT_EXPECTED) if look.is_kept else look
-    if not look.is_kept and not refutes(pairs, target, level):
-        return replace(look, verdict=f"{ONLY_EXPECTED}: {_would_prove(pairs, target, level, expected)}")
-    return look
-
-
 def refutes(pairs: Pairs, target: Target, level: float = LEVEL) -> bool:
     """Whether the pairs show that the target is missed, but for an error of about `level`.
 
@@ -281,18 +203,6 @@ def refutes(pairs: Pairs, target: Target, level: float = LEVEL) -> bool:
     c = pairs.plan_score - share * pairs.float_score + float(target.max_drop or 0)
     total, spread = float((pairs.count * c).sum()), float((pairs.count * c**2).sum()) ** 0.5
     return bool(spread > 0 and total / spread <= -NormalDist().inv_cdf(1 - level))
-
-
-def _look(pairs: Pairs, target: Target, level: float) -> Look:
-    kept, least = pairs.kept(target), bound(pairs, target, level)
-    proven = proves(pairs, target, level)
-    if proven:
-        verdict = f"kept with {100 * (1 - level):g} % confidence"
-    elif not _keeps(kept, target):
-        verdict = NOT_KEPT
-    else:
-        verdict = f"kept, not proven: {_would_prove(pairs, target, level)}"
-    return Look(kept, least, level, proven, verdict)
 
 
 def split(samples: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -310,32 +220,9 @@ def split(samples: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.in
     return np.sort(order[:searched]), np.sort(order[searched:])
 
 
-def _keeps(kept: float, target: Target) -> bool:
+def keeps(kept: float, target: Target) -> bool:
+    """Whether what was kept, or lost, is as the target asks."""
     # What was seen is a quotient of sums: equal to nine digits is equal.
     if target.relative is not None:
         return kept >= float(target.relative) - 1e-9
     return kept <= float(target.max_drop or 0) + 1e-9
-
-
-def _would_prove(pairs: Pairs, target: Target, level: float, expected: float | None = None) -> str:
-    """How many samples would prove the target, in words: of the kind that was seen, or as expected.
-
-    Where the plan did better than float on a few samples, nobody should count on it.
-    """
-    share = pairs.count / pairs.samples
-    if expected is None and float((share * (pairs.plan_score - pairs.float_score)).sum()) > 0:
-        expected = 0.0 if target.relative is None else 1.0
-    if expected is None:
-        needed = _least(
-            lambda n: proves(Pairs(share * n, pairs.float_score, pairs.plan_score), target, level)
-        )
-    else:
-        accuracy = float((share * pairs.float_score).sum())
-        kept = expected if target.relative is not None else 1 - expected / accuracy
-        discordance = float((share * abs(pairs.plan_score - pairs.float_score)).sum())
-        lost = accuracy * (1 - kept)
-        discordance = min(discordance, 2 * accuracy - lost, 2 * (1 - accuracy) + lost)  # all that can be
-        needed = samples_needed(target, accuracy, discordance, kept=kept, level=level)
-    if needed is None or needed > MOST_NAMED:
-        return f"it would take more than {MOST_NAMED:,} samples"
-    return f"{needed:,} samples would prove it"
