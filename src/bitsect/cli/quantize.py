@@ -27,6 +27,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..pipeline.result import Result
+    from ..pipeline.rivals import Other
 
 
 @command
@@ -232,6 +233,25 @@ def _show_file(result: Result) -> None:
     stdout.print(f"{state}: {'; '.join(parts)}.", markup=False, soft_wrap=True)
     for line in delivery.remarks:
         stdout.print(f"Note: {in_command(line)}.", markup=False)
+    for other in result.others:
+        if other.path is not None:
+            stdout.print(
+                f"Better: {other.path}, made by {other.tool}: {other.ratio:.2f} of the time of float, "
+                f"{megabytes(other.size_bytes or 0)}, target {result.target} {other.said}.",
+                markup=False,
+                soft_wrap=True,
+            )
+    if worse := [other for other in result.others if other.path is None]:
+        stdout.print(f"Other tools: {'; '.join(map(_worse, worse))}.", markup=False, soft_wrap=True)
+
+
+def _worse(other: Other) -> str:
+    """Why the file of another tool is not the answer."""
+    from ..values import megabytes
+
+    if other.ratio is None or other.size_bytes is None:
+        return f"{other.tool} ({other.said})"
+    return f"{other.tool} ({other.ratio:.2f}x, {megabytes(other.size_bytes)}: {other.said})"
 
 
 def _next(result: Result) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -139,15 +140,29 @@ class Prover:
     def test(self, plan: Plan, last: bool = False) -> Look:
         """What the held-out samples say about `plan`; asked again, the same."""
         if plan not in self._looks:
-            level = self.left if last else self.left / 2
-            look = self._float_look() if plan == self.float_plan else self._look(plan, level)
-            self._looks[plan] = look
-            if not look.proven:
-                self._spent += level
-            if self.search is not None:
-                left = self.search.share * self.left / self.level
-                Ledger(self.run.folder.path).close(self.search, left)
+            if plan == self.float_plan:
+                self._looks[plan] = self._float_look()
+            else:
+                self._looks[plan] = self._spend(partial(self._look, plan), last)
         return self._looks[plan]
+
+    def test_scores(self, scores: Callable[[int], tuple[Numbers, Numbers]]) -> Look:
+        """What the held-out samples say about a model of any maker.
+
+        `scores` gives the scores of the float network and of the model on the first so many samples, or more.
+        """
+        whole = self.held_out.count
+        return self._spend(lambda level: look_in_blocks(self.target, whole, scores, level, self.confidence))
+
+    def _spend(self, look: Callable[[float], Look], last: bool = False) -> Look:
+        """A look at half of the level that is left, or at all of it; it is spent where nothing is proven."""
+        level = self.left if last else self.left / 2
+        found = look(level)
+        if not found.proven:
+            self._spent += level
+        if self.search is not None:
+            Ledger(self.run.folder.path).close(self.search, self.search.share * self.left / self.level)
+        return found
 
     def _float_look(self) -> Look:
         """The float network keeps all that it has, whatever the samples."""

@@ -22,6 +22,7 @@ from .problem import check_scoring
 from .promise import Prover, check_promise, promise_samples, with_hold_out
 from .report import write_report
 from .result import Result
+from .rivals import can_answer
 from .rows import compare, test_rows, test_samples
 from .shown import keep_shown, keep_values
 from .solving import Case, cheapest_first, is_tried_first, searched
@@ -140,7 +141,7 @@ def quantize(
         request.keep(run)
         keep_shown(run, judge, case.allowed, case.table, found, rows)
         write_report(run)
-        return written(result, file, unseen)
+        return written(result, file, unseen, prover if can_answer(run, asked[1], goal) else None)
 
 
 def check_request(goal: Goal, scoring: Scoring, evaluate: Evaluate | None, test_data: Any) -> None:

@@ -26,6 +26,7 @@ from ..values.options import to_json
 from .fastest import Timing
 from .frontier import curve_of, parse_targets
 from .promise import Promise, is_vouched_by_others, judged_before
+from .rivals import Other
 from .rows import Row, Tested
 from .shown import versions
 
@@ -48,6 +49,7 @@ class Result:
     remarks: tuple[str, ...] = ()  # notes, with options as they are mentioned in errors
     timing: Timing | None = None  # of files that were measured where they will run
     delivery: Delivery | None = None  # the file that was written at the end
+    others: tuple[Other, ...] = ()  # files of other tools that were tried beside it
     scores: Scores | None = None  # of the layers; None where the cheapest plan of all is the answer
 
     @property
@@ -216,7 +218,8 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         run = None if self.run.temporary else str(self.run.folder.path)
         export = None if self.delivery is None else self.delivery.to_json()
-        return {**self._facts(), **self._effort(), "run": run, "export": export}
+        others = [each.to_json() for each in self.others]
+        return {**self._facts(), **self._effort(), "run": run, "export": export, "others": others}
 
     def _facts(self) -> dict[str, Any]:
         """What was asked and what came out: every figure with the options that made it."""

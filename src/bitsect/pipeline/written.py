@@ -12,7 +12,9 @@ from ..runs.run import Run
 from ..sources.data import Samples
 from ..values.destination import Destination
 from .promise import is_vouched_by_others, judged_before
+from .prover import Prover
 from .result import Result
+from .rivals import Other, others, others_of
 
 OWN, KEPT = "model.onnx", "export.json"  # in a run: the file where no other is named, and what came of it
 PROVEN = 256  # samples that the file is run on, at most: it has to be the model that was judged on all
@@ -32,8 +34,13 @@ def request_for(run: Run, export: str | Path | None, destination: Destination) -
     return request
 
 
-def written(result: Result, request: Request | None, test: Samples | None) -> Result:
-    """The result with its file; where that fails a check, with what is wrong, and no file in its place."""
+def written(
+    result: Result, request: Request | None, test: Samples | None, prover: Prover | None = None
+) -> Result:
+    """The result with its file; where that fails a check, with what is wrong, and no file in its place.
+
+    With a prover, files that the runtime's own tools make are tried beside it.
+    """
     if request is None:
         return result
     run, target = result.run, result.target if result.judge is None else None
@@ -43,8 +50,14 @@ def written(result: Result, request: Request | None, test: Samples | None) -> Re
     delivery = deliver(run, result.plan, request, target, samples, vouched=vouched, before=before)
     if delivery.failures and request.replaces:
         request.path.unlink(missing_ok=True)  # of another answer
-    run.folder.write_json(KEPT, {**delivery.to_json(), "path": str(request.path.resolve())})
-    return replace(result, delivery=delivery)
+    known = run.folder.read_json(KEPT) or {}
+    beside: tuple[Other, ...] = ()
+    if prover is not None and delivery.kept:
+        beside = others_of(known, result.plan) or others(run, prover, result.goal, delivery.path)
+    shown = [each.to_json() for each in beside]
+    told = {**delivery.to_json(), "others": shown, "plan_key": result.plan.key}
+    run.folder.write_json(KEPT, {**told, "path": str(request.path.resolve())})
+    return replace(result, delivery=delivery, others=beside)
 
 
 def _few(run: Run, test: Samples | None) -> Samples:
