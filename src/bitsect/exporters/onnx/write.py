@@ -61,6 +61,8 @@ def write_onnx(
     edit = Edit(program, rounder, plan, rounding, marked, chosen)
     notes = edit.run()
     _tidy(marked.model, program)
+    if check_written(destination).runtime is not None:
+        _forget_shapes_inside(marked.model.graph)
     marked.model.metadata_props.update(_metadata(program, plan, destination, metadata or {}))
     try:
         size = _write(marked.model, Path(path))
@@ -168,6 +170,15 @@ def _name_batch(graph: Any) -> None:
                 for size in value.shape
             ]
             value.shape = ir.Shape(sizes)
+
+
+def _forget_shapes_inside(graph: Any) -> None:
+    """Leave out types and shapes that a runtime finds by itself: in small models they weigh a twentieth."""
+    kept = {*graph.inputs, *graph.outputs}
+    inside = (output for node in graph.all_nodes() for output in node.outputs)
+    for value in (*inside, *graph.initializers.values()):
+        if value not in kept:
+            value.type = value.shape = None
 
 
 def _write(model: Any, path: Path) -> int:
