@@ -28,21 +28,31 @@ JUDGED = {FRONTIER: 12}  # plans that a search by damage judges; the others bise
 OBSERVED = 4.0  # two passes whose values are looked at
 AGAIN = 0.3  # of a search, where one for another target has judged many of its plans
 LATER = "later"  # no stage, but all those of other trials
-RUNGS = 10  # of the ladder that a promise is proven on
+RUNGS = 2  # plans that a promise asks about
 
 
-def expected_passes(
+def passes_of_cheapest(run: Run, held_out: Samples | None, unseen: Samples | None) -> dict[str, float]:
+    """Passes of every stage where the cheapest plan is the answer."""
+    calibrated = CALIBRATED.get(run.settings.range, 3.0) * len(run.samples)
+    first = {"calibrate": calibrated, "cheapest": ROUNDED * len(run.samples)}
+    return first | _afterwards(run, held_out, unseen)
+
+
+def passes_of_search(
     run: Run, scoring: Scoring, goal: Goal, allowed: Allowed, held_out: Samples | None, unseen: Samples | None
 ) -> dict[str, float]:
-    """Passes of every stage that is to come, in their order."""
-    samples, formats = len(run.samples), _steps(allowed)
-    passes = {"float": 1.0 * samples} | _searching(run, run.settings, scoring, goal, allowed)
-    if held_out is not None:
-        passes["promise"] = ROUNDED * RUNGS * held_out.count
-    passes["compare"] = ROUNDED * samples
-    passes["test"] = ROUNDED * (2 + formats) * len(unseen) if unseen is not None else 0.0
-    passes["values"] = 4.0 * run.batch_size
-    return passes
+    """Passes of every stage where layers are scored and plans searched."""
+    return _searching(run, run.settings, scoring, goal, allowed) | _afterwards(run, held_out, unseen)
+
+
+def _afterwards(run: Run, held_out: Samples | None, unseen: Samples | None) -> dict[str, float]:
+    """Passes of what follows once there is a plan."""
+    return {
+        "promise": 0.0 if held_out is None else (1.0 + ROUNDED * RUNGS) * held_out.count,
+        "compare": ROUNDED * len(run.samples),
+        "test": 0.0 if unseen is None else (1.0 + ROUNDED) * len(unseen),
+        "values": 4.0 * run.batch_size,
+    }
 
 
 def passes_of_trials(

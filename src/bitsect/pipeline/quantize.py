@@ -13,7 +13,7 @@ from ..solve.answer import search_named, threshold
 from ..solve.metrics import metric_named
 from ..values import Goal, Resources, Scoring, Settings
 from .asked import Asked, staying
-from .forecast import expected_passes
+from .forecast import passes_of_cheapest, passes_of_search
 from .judge import Evaluate, Judge
 from .keywords import with_options
 from .methods import completed, destined, method_of
@@ -104,12 +104,13 @@ def quantize(
         early += notes_on_test(run, unseen)
         prover, found, promise, scores = Prover.of(run, goal, held_out, scoring), None, None, None
         if is_tried_first(goal):
+            progress.expect(passes_of_cheapest(run, held_out, unseen))
             case = Case.of(run, goal, destination, judge, roughly=True)
             found = cheapest_first(case, prover)
             promise = prover.promise(found.plan) if prover is not None and found is not None else None
         if found is None:
             case = Case.of(run, goal, destination, judge, roughly=False)
-            progress.expect(expected_passes(run, scoring, goal, case.allowed, held_out, unseen))
+            progress.expect(passes_of_search(run, scoring, goal, case.allowed, held_out, unseen))
             found, promise, scores = searched(case, scoring, prover)
         evaluations = len(judge.judged)
         rows = compare(run, found.plan, case.allowed, judge, case.table, is_cheapest=scores is None)

@@ -77,9 +77,9 @@ def compare(
 ) -> tuple[Row, ...]:
     """The float network, the uniform plans, and the plan that was found, judged to the end.
 
-    Where that is itself the cheapest plan of all, uniform ones are not judged to be shown beside it.
+    Where that is itself the cheapest plan of all, no uniform ones are judged to be shown beside it.
     """
-    uniform = {name: plan for name, plan in allowed.uniform().items() if plan == found or not is_cheapest}
+    uniform = {} if is_cheapest else allowed.uniform()
     plans = {"float": Plan.uniform(run.layers), **uniform, "plan": found}
     with run.progress.stage("compare", len(plans)) as judge.progress:
         return tuple(
