@@ -32,8 +32,8 @@ WEIGHTS, ACTIVATIONS = "weights", "activations"  # the parts of a layer
 def undone(context: Context, plan: Plan, layers: Sequence[str]) -> Work:
     """The plan, and with each of `layers` back in float, or only a part of it: a piece for each batch.
 
-    Pieces hold `plan` [S], and [L, S] for each of `float`, `weights` and `activations`: damages; NaN
-    where the parts cannot be told apart. `score` and `plan_score`: scores with a whole layer back.
+    Pieces hold `plan` [S], and [L, S] for each of `float`, `weights` and `activations`: damages;
+    infinity where the parts cannot be told apart. `score` and `plan_score`: scores with a whole layer back.
     """
     return _by_batches(
         context, f"undone/{plan.key}/{'|'.join(layers)}", lambda s: _undone(context, plan, layers, s)
@@ -147,8 +147,8 @@ def _in_place(
     outputs, states = program.run_keeping(inputs, {layer for layer, _ in roundings}, whole)
     context.check(inputs, outputs, whole)
     damage = damage_from(context, base, len(labels))
-    damages = np.full((len(roundings), len(labels)), np.nan)
-    scores = np.full(damages.shape, np.nan)
+    damages = np.full((len(roundings), len(labels)), np.inf)
+    scores = np.full(damages.shape, np.inf)
     for row, (layer, rounding) in enumerate(roundings):
         if rounding is not None:
             changed, _ = program.run_from(layer, states[layer], rounding)
