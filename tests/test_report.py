@@ -510,7 +510,7 @@ def test_the_page_is_made_where_network_and_samples_are_gone(tmp_path: Path) -> 
     done = CliRunner().invoke(app, ["report", str(path), "-o", str(tmp_path / "page.html"), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["bytes"] == (tmp_path / "page.html").stat().st_size
-    assert "no histograms of the layers" in done.stderr
+    assert "no histograms or scores of the layers" in done.stderr
 
 
 def test_stories_are_read_without_torch() -> None:

@@ -8,12 +8,16 @@ from typing import Any
 from ..errors import BitsectError
 from ..reports.html.page import check_extra, has_extra, page
 from ..reports.reading import read_story, story_of
+from ..reports.story import Story
+from ..runs.bar import Bar
 from ..runs.disk import write_text
 from ..runs.opening import open_run
 from ..runs.progress import Progress
 from ..runs.run import Run
-from ..values import FLOAT, Plan
+from ..values import FLOAT, INT8, Plan, Scoring
+from .asked import Asked
 from .blame import blame as find_blame
+from .methods import method_of
 from .plans import own_plan, same_task
 from .shown import keep_values
 
@@ -31,8 +35,8 @@ def report(
 ) -> Path:
     """The path of a page that shows a run: one file that needs no network, in the run folder or as `out`.
 
-    It is made of what the run has found so far, finished or not. Histograms of the layers are measured
-    now where they are missing; where the network or the samples are gone, the page does without.
+    It is made of what the run has found so far, finished or not. Scores and histograms of the layers are
+    measured now where they are missing; where the network or the samples are gone, the page does without.
 
     Arguments:
         run: the folder of a run.
@@ -45,8 +49,8 @@ def report(
     story = read_story(run)  # so that what is no run is refused first
     if blame:
         find_blame(run, task=task, trust=trust, progress=progress)
-    if not story.values:
-        _measure(run, task, trust, progress)
+    if not (story.values and story.scored):
+        _measure(run, story, task, trust, progress)
     place = Path(run) / FILE if out is None else Path(out)
     write_text(place, page(read_story(run)))
     return place
@@ -61,10 +65,15 @@ def write_report(run: Run) -> Path | None:
     return place
 
 
-def _measure(run: str | Path, task: Any, trust: bool, progress: Progress | None) -> None:
-    """Keep the histograms of a run that has none: of its plan, else of the network in float."""
+def _measure(run: str | Path, story: Story, task: Any, trust: bool, progress: Progress | None) -> None:
+    """Measure what the page shows and no search had to know: histograms and scores of the layers."""
+    progress = progress or Bar()
     try:
         with open_run(run, settings=same_task(task), trust=trust, progress=progress) as opened:
-            keep_values(opened, own_plan(opened) or Plan.uniform(opened.layers, FLOAT))
+            if not story.values:  # of its plan, else of the network in float
+                keep_values(opened, own_plan(opened) or Plan.uniform(opened.layers, FLOAT))
+            if not story.scored:
+                asked = Asked.of(run).on_scoring(Scoring(), trust=trust)
+                opened.score(method_of(run, None, None).complete(asked), INT8)
     except BitsectError as error:
-        (progress or Progress()).say(f"no histograms of the layers: {error}")
+        progress.say(f"no histograms or scores of the layers: {error}")
