@@ -15,10 +15,11 @@ from ..runs.opening import open_run
 from ..runs.progress import Progress
 from ..runs.run import Run
 from ..solve.answer import search_named
+from ..solve.costs import cost
 from ..solve.intervals import WORDS, standings
 from ..solve.metrics import METRICS, metric_named
 from ..sources.data import Samples
-from ..values import Goal, Resources, Scoring, Settings, Target
+from ..values import Goal, Plan, Resources, Scoring, Settings, Target
 from ..values.method import METHODS, Method
 from ..values.options import given, on_top_of
 from ..values.trial import Compared, Setup, Trial
@@ -33,6 +34,7 @@ from .trials import Bench
 
 TARGETS = ("99%",)
 BISECTION = "bisection"
+SAMPLING = {"draw", "hold_out"}  # settings that are no rounding
 
 Names = str | Sequence[str] | None
 
@@ -80,17 +82,10 @@ def compare(
     if draws < 1:
         raise OptionError(f"draws {draws} is not at least 1")
     with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
-        test = _test(opened, test_data, test_draw)
-        return compare_in(opened, own, request, draws, test, forecast=True)
+        return _compared(opened, own, request, draws, _test(opened, test_data, test_draw))
 
 
-def compare_in(
-    run: Run, own: Method, request: Request, draws: int, test: Samples | None, *, forecast: bool = False
-) -> Compared:
-    """What `request` comes to in an open run that was made with the method `own`.
-
-    With `forecast` it is all that is to come, and the time left is that of the whole.
-    """
+def _compared(run: Run, own: Method, request: Request, draws: int, test: Samples | None) -> Compared:
     if draws > 1:
         check_draws(run)
     table, _ = table_for(run, request.goal)
@@ -107,11 +102,11 @@ def compare_in(
         ]
     )
     for seed, method, setups in parts:
+        run.progress.say(f"draw {seed}, method {method.name}")
         with drawn(run, method, own, seed) as draw:
             bench = Bench(draw, table, test)
             for setup in setups:
-                if forecast:
-                    draw.progress.expect(next(ahead))
+                draw.progress.expect(next(ahead))
                 trials.append(bench.trial(*setup))
     order = list(dict.fromkeys(trial.setup for trial in trials))
     trials.sort(key=lambda trial: (order.index(trial.setup), trial.draw))
@@ -120,8 +115,10 @@ def compare_in(
         standings(trials),
         WORDS,
         request.left_out,
-        None if test is None else in_words(test),
+        None if test is None else _in_words(test),
         None if table is None else table.device,
+        _in_words(run.samples),
+        cost(Plan.uniform(run.layers), run.layers, table),
     )
 
 
@@ -132,7 +129,7 @@ def _test(run: Run, data: Any, draw: int | None) -> Samples | None:
     return replace(run.load(samples, draw=draw), spec=samples.spec)
 
 
-def in_words(samples: Samples) -> str:
+def _in_words(samples: Samples) -> str:
     return f"{len(samples):,} samples of {Path(samples.spec).name}"
 
 
@@ -233,7 +230,6 @@ def drawn(run: Run, method: Method, own: Method, seed: int) -> Iterator[Run]:
     """The run itself where it is the draw that is asked for, else a folder inside it."""
     inside = method.name != own.name or seed != run.settings.seed
     settings = _settings(run, method, own, seed)
-    run.progress.say(f"draw {seed}, method {method.name}")
     with draw_of(run, settings, method.name) if inside else nullcontext(run) as draw:
         yield draw
 
@@ -241,9 +237,7 @@ def drawn(run: Run, method: Method, own: Method, seed: int) -> Iterator[Run]:
 def _settings(run: Run, method: Method, own: Method, seed: int) -> Settings:
     settings = run.settings
     if method.name != own.name:
-        # What the methods decide of the rounding; all else is the run's own.
-        names = {name for each in METHODS.values() for name in given(each.settings)}
-        settings = on_top_of(
-            settings, Settings(**{name: getattr(method.settings, name) for name in names - {"hold_out"}})
-        )
+        # What the methods decide of the rounding; all else is the run's own, its samples among it.
+        names = {name for each in METHODS.values() for name in given(each.settings)} - SAMPLING
+        settings = on_top_of(settings, Settings(**{name: getattr(method.settings, name) for name in names}))
     return on_top_of(settings, Settings(seed=seed))

@@ -112,7 +112,7 @@ class Scored:
 
     @property
     def name(self) -> str:
-        return f"{self.scores.metric} at {self.scores.format}"
+        return f"{self.scores.called} at {self.scores.format}"
 
 
 @dataclass(frozen=True)
