@@ -65,7 +65,7 @@ class Context:
     def compared(self, **setups: Any) -> Compared:
         """Trials by the paper's method, or by another; searches are called as in the paper."""
         asked = self.options
-        own = {"targets": TARGETS, "draws": 1, "methods": asked.method} | setups
+        own: dict[str, Any] = {"targets": TARGETS, "draws": 1, "methods": asked.method} | setups
         if "searches" in own:
             own["searches"] = [SEARCHES[asked.method][name] for name in own["searches"]]
         own |= {name: value for name in ("targets", "draws") if (value := getattr(asked, name)) is not None}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
-from ..names import check_name
+from ..names import check_name, listed
 from ..runs.draws import check_draws, draw_of
 from ..runs.opening import open_run
 from ..runs.progress import Progress
@@ -169,11 +169,9 @@ class Request:
             metric_named(name)
         for name in asked:
             search_named(name)
-        parsed = tuple(
-            each if isinstance(each, Target) else Target.parse(each) for each in _listed(targets) or TARGETS
-        )
+        parsed = Target.several(targets or TARGETS)
         found = tuple(METHODS[name] for name in chosen) or (own,)
-        return cls(found, wanted, asked, tuple(dict.fromkeys(parsed)), scoring, goal)
+        return cls(found, wanted, asked, parsed, scoring, goal)
 
     def setups(self, method: Method, seed: int) -> Iterator[tuple[Setup, Scoring, Goal]]:
         """What is tried under a method's rounding, the contenders in the order in which they were named.
@@ -213,16 +211,7 @@ class Request:
 
 
 def _names(names: Names) -> tuple[str, ...]:
-    return tuple(str(name) for name in _listed(names))
-
-
-def _listed(given: Any) -> list[Any]:
-    """What was given as a list, or as text with commas."""
-    if given is None:
-        return []
-    if isinstance(given, str):
-        return [part.strip() for part in given.split(",") if part.strip()]
-    return list(given) if isinstance(given, Iterable) else [given]
+    return tuple(str(name) for name in listed(names))
 
 
 @contextmanager
