@@ -30,7 +30,7 @@ from .latency import table_for
 from .methods import DAMAGE, FRONTIER, destined, method_of
 from .plans import same_task
 from .rows import tested_on
-from .trials import Bench
+from .trials import TrialBench
 
 TARGETS = ("99%",)
 BISECTION = "bisection"
@@ -78,14 +78,14 @@ def compare(
     own, earlier = method_of(run, None, None), Asked.of(run)
     goal, scoring = earlier.on_goal(goal, TERMS), earlier.on_scoring(scoring, trust=trust)
     _, settings, goal = destined(run, None, same_task(task), goal)
-    request = Request.of(own, metrics, searches, methods, targets, scoring, goal)
+    request = Contenders.of(own, metrics, searches, methods, targets, scoring, goal)
     if draws < 1:
         raise OptionError(f"draws {draws} is not at least 1")
     with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
         return _compared(opened, own, request, draws, _test(opened, test_data, test_draw))
 
 
-def _compared(run: Run, own: Method, request: Request, draws: int, test: Samples | None) -> Compared:
+def _compared(run: Run, own: Method, request: Contenders, draws: int, test: Samples | None) -> Compared:
     if draws > 1:
         check_draws(run)
     table, _ = table_for(run, request.goal)
@@ -104,7 +104,7 @@ def _compared(run: Run, own: Method, request: Request, draws: int, test: Samples
     for seed, method, setups in parts:
         run.progress.say(f"draw {seed}, method {method.name}")
         with drawn(run, method, own, seed) as draw:
-            bench = Bench(draw, table, test)
+            bench = TrialBench(draw, table, test)
             for setup in setups:
                 draw.progress.expect(next(ahead))
                 trials.append(bench.trial(*setup))
@@ -134,7 +134,7 @@ def _in_words(samples: Samples) -> str:
 
 
 @dataclass(frozen=True)
-class Request:
+class Contenders:
     """What is to be compared."""
 
     methods: tuple[Method, ...]
@@ -154,7 +154,7 @@ class Request:
         targets: Any,
         scoring: Scoring,
         goal: Goal,
-    ) -> Request:
+    ) -> Contenders:
         for name in ("target", "max_drop", "budget", "max_size", "confidence"):
             if name in given(goal) and getattr(goal, name) is not None:
                 raise OptionError(

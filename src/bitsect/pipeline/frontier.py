@@ -86,7 +86,7 @@ def curve_of(run: Run, goal: Goal, targets: Sequence[Target], test_data: Any = N
         run, judge, float_network, allowed_formats(run.layers, goal, table), table, damage
     )
     objective = goal.objective if table is not None else "size"
-    found = _Reading(run, points, float_network, objective).all(targets, test_data)
+    found = _ReadingOff(run, points, float_network, objective).all(targets, test_data)
     device = None if table is None else table.device
     curve = Curve(points, float_network.accuracy, found, len(judge.judged), device, objective)
     keep_curve(run, curve)
@@ -164,7 +164,7 @@ def _names(run: Run, allowed: Allowed) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _ReadingOff:
     """Plans read off a curve."""
 
     run: Run
