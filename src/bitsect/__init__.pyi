@@ -60,11 +60,73 @@ from typing import TypedDict
 from typing import Unpack
 
 __version__: str
-__all__ = ["Array", "BitsectError", "Blame", "CaptureError", "Compared", "Curve", "DataError", "Delivery", "Evaluation", "ExportError", "Format", "Found", "Goal", "Judgement", "LatencyTable", "Layer", "Means", "Metric", "MissingExtraError", "OptionError", "Outcome", "Plan", "PlanError", "Problem", "Program", "Progress", "Proof", "Resources", "Result", "Row", "RunError", "Samples", "Scores", "Scoring", "Settings", "Target", "TargetError", "Task", "Tested", "Trials", "Verdict", "__version__", "blame", "capture", "compare", "evaluate", "evaluate_file", "export", "frontier", "import_cutlass", "judge", "layers", "load", "load_samples", "metric", "quantize", "report", "run_recipe", "sensitivity"]
+__all__ = [
+    "Array",
+    "BitsectError",
+    "Blame",
+    "CaptureError",
+    "Compared",
+    "Curve",
+    "DataError",
+    "Delivery",
+    "Evaluation",
+    "ExportError",
+    "Format",
+    "Found",
+    "Goal",
+    "Judgement",
+    "LatencyTable",
+    "Layer",
+    "Means",
+    "Metric",
+    "MissingExtraError",
+    "OptionError",
+    "Outcome",
+    "Plan",
+    "PlanError",
+    "Problem",
+    "Program",
+    "Progress",
+    "Proof",
+    "Resources",
+    "Result",
+    "Row",
+    "RunError",
+    "Samples",
+    "Scores",
+    "Scoring",
+    "Settings",
+    "Target",
+    "TargetError",
+    "Task",
+    "Tested",
+    "Trials",
+    "Verdict",
+    "__version__",
+    "blame",
+    "capture",
+    "compare",
+    "evaluate",
+    "evaluate_file",
+    "export",
+    "frontier",
+    "import_cutlass",
+    "judge",
+    "layers",
+    "load",
+    "load_samples",
+    "metric",
+    "quantize",
+    "report",
+    "run_recipe",
+    "sensitivity",
+]
+
 class _Resources(TypedDict, total=False):
     workers: int | None
     ray: str | None
     memory: str | int | None
+
 class _Scoring(TypedDict, total=False):
     metric: str
     score_format: str | None
@@ -78,6 +140,7 @@ class _Scoring(TypedDict, total=False):
     size_penalty: float
     until_stable: float | None
     probe_seed: int
+
 class _Goal(TypedDict, total=False):
     target: Target | str | float | None
     max_drop: float | None
@@ -93,6 +156,7 @@ class _Goal(TypedDict, total=False):
     evaluations: int
     guide: str
     confidence: str | float | None
+
 class _Settings(TypedDict, total=False):
     draw: int | None
     seed: int
@@ -117,21 +181,166 @@ class _Settings(TypedDict, total=False):
     threads: int | None
     embeddings: bool
     device: str | None
+
 class _Blame(_Resources): ...
-def blame(run: str | Path, *, resources: Resources = ..., plan: str | Path | Plan | None = ..., format: str | Format | None = ..., layer: str | None = ..., samples: int = ..., latency: Any = ..., destination: Any = ..., task: Any = ..., trust: bool = ..., progress: Progress | None = ..., **options: Unpack[_Blame]) -> Blame: ...
+
+def blame(
+    run: str | Path,
+    *,
+    resources: Resources = ...,
+    plan: str | Path | Plan | None = ...,
+    format: str | Format | None = ...,
+    layer: str | None = ...,
+    samples: int = ...,
+    latency: Any = ...,
+    destination: Any = ...,
+    task: Any = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_Blame],
+) -> Blame: ...
+
 class _Compare(_Scoring, _Goal, _Resources): ...
-def compare(run: str | Path, *, metrics: Names = ..., searches: Names = ..., methods: Names = ..., targets: Any = ..., draws: int = ..., scoring: Scoring = ..., goal: Goal = ..., resources: Resources = ..., test_data: Any = ..., test_draw: int | None = ..., task: Any = ..., trust: bool = ..., progress: Progress | None = ..., **options: Unpack[_Compare]) -> Compared: ...
+
+def compare(
+    run: str | Path,
+    *,
+    metrics: Names = ...,
+    searches: Names = ...,
+    methods: Names = ...,
+    targets: Any = ...,
+    draws: int = ...,
+    scoring: Scoring = ...,
+    goal: Goal = ...,
+    resources: Resources = ...,
+    test_data: Any = ...,
+    test_draw: int | None = ...,
+    task: Any = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_Compare],
+) -> Compared: ...
+
 class _Evaluate(_Settings, _Resources): ...
-def evaluate(model: Any, data: Any = ..., *, settings: Settings = ..., resources: Resources = ..., method: str | None = ..., calibration: Any = ..., plan: str | Path | Plan | None = ..., format: str | Format | None = ..., trust: bool = ..., progress: Progress | None = ..., **options: Unpack[_Evaluate]) -> Judgement: ...
+
+def evaluate(
+    model: Any,
+    data: Any = ...,
+    *,
+    settings: Settings = ...,
+    resources: Resources = ...,
+    method: str | None = ...,
+    calibration: Any = ...,
+    plan: str | Path | Plan | None = ...,
+    format: str | Format | None = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_Evaluate],
+) -> Judgement: ...
+
 class _EvaluateFile(_Settings): ...
-def evaluate_file(path: str | Path, data: Any, *, settings: Settings = ..., runtime: str = ..., progress: Progress | None = ..., **options: Unpack[_EvaluateFile]) -> Ran: ...
+
+def evaluate_file(
+    path: str | Path,
+    data: Any,
+    *,
+    settings: Settings = ...,
+    runtime: str = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_EvaluateFile],
+) -> Ran: ...
+
 class _Frontier(_Goal, _Resources): ...
-def frontier(run: str | Path, *, targets: Any = ..., goal: Goal = ..., resources: Resources = ..., test_data: Any = ..., task: Any = ..., trust: bool = ..., progress: Progress | None = ..., **options: Unpack[_Frontier]) -> Curve: ...
+
+def frontier(
+    run: str | Path,
+    *,
+    targets: Any = ...,
+    goal: Goal = ...,
+    resources: Resources = ...,
+    test_data: Any = ...,
+    task: Any = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_Frontier],
+) -> Curve: ...
+
 class _Quantize(_Settings, _Scoring, _Goal, _Resources): ...
-def quantize(model: Any, data: Any = ..., *, method: str | None = ..., settings: Settings = ..., scoring: Scoring = ..., goal: Goal = ..., resources: Resources = ..., test_data: Any = ..., validation_data: Any = ..., evaluate: Evaluate | None = ..., out: str | Path | None = ..., export: str | Path | None = ..., fresh: bool = ..., trust: bool = ..., progress: Progress | None = ..., **options: Unpack[_Quantize]) -> Result: ...
+
+def quantize(
+    model: Any,
+    data: Any = ...,
+    *,
+    method: str | None = ...,
+    settings: Settings = ...,
+    scoring: Scoring = ...,
+    goal: Goal = ...,
+    resources: Resources = ...,
+    test_data: Any = ...,
+    validation_data: Any = ...,
+    evaluate: Evaluate | None = ...,
+    out: str | Path | None = ...,
+    export: str | Path | None = ...,
+    fresh: bool = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_Quantize],
+) -> Result: ...
+
 class _RunRecipe(_Settings, _Scoring, _Goal, _Resources): ...
-def run_recipe(recipe: str | Path, data: Any = ..., *, model: Any = ..., method: str | None = ..., settings: Settings = ..., scoring: Scoring = ..., goal: Goal = ..., resources: Resources = ..., test_data: Any = ..., validation_data: Any = ..., out: str | Path | None = ..., export: str | Path | None = ..., fresh: bool = ..., trust: bool = ..., progress: Progress | None = ..., **options: Unpack[_RunRecipe]) -> tuple[Result, ...]: ...
+
+def run_recipe(
+    recipe: str | Path,
+    data: Any = ...,
+    *,
+    model: Any = ...,
+    method: str | None = ...,
+    settings: Settings = ...,
+    scoring: Scoring = ...,
+    goal: Goal = ...,
+    resources: Resources = ...,
+    test_data: Any = ...,
+    validation_data: Any = ...,
+    out: str | Path | None = ...,
+    export: str | Path | None = ...,
+    fresh: bool = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_RunRecipe],
+) -> tuple[Result, ...]: ...
+
 class _Judge(_Settings): ...
-def judge(float_file: Any, files: Sequence[str | Path] | str | Path, data: Any = ..., *, settings: Settings = ..., target: Target | str | float | None = ..., max_drop: float | None = ..., confidence: Any = ..., runtime: str = ..., timed: bool = ..., page: str | Path | None = ..., trust: bool = ..., progress: Progress | None = ..., **options: Unpack[_Judge]) -> Verdict: ...
+
+def judge(
+    float_file: Any,
+    files: Sequence[str | Path] | str | Path,
+    data: Any = ...,
+    *,
+    settings: Settings = ...,
+    target: Target | str | float | None = ...,
+    max_drop: float | None = ...,
+    confidence: Any = ...,
+    runtime: str = ...,
+    timed: bool = ...,
+    page: str | Path | None = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_Judge],
+) -> Verdict: ...
+
 class _Sensitivity(_Settings, _Scoring, _Resources): ...
-def sensitivity(model: Any, data: Any = ..., *, settings: Settings = ..., scoring: Scoring = ..., resources: Resources = ..., method: str | None = ..., out: str | Path | None = ..., fresh: bool = ..., trust: bool = ..., progress: Progress | None = ..., **options: Unpack[_Sensitivity]) -> Scores: ...
+
+def sensitivity(
+    model: Any,
+    data: Any = ...,
+    *,
+    settings: Settings = ...,
+    scoring: Scoring = ...,
+    resources: Resources = ...,
+    method: str | None = ...,
+    out: str | Path | None = ...,
+    fresh: bool = ...,
+    trust: bool = ...,
+    progress: Progress | None = ...,
+    **options: Unpack[_Sensitivity],
+) -> Scores: ...
