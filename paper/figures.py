@@ -90,11 +90,14 @@ def pairs_and_scores(made: Drawn, networks: Sequence[Network]) -> Figure:
 
 
 def _heat_map(axis: Axes, rows: Sequence[Mapping[str, Any]], layers: int) -> None:
-    matrix = np.full((layers, layers), np.nan)
+    """Pairs within two standard errors of none are grey: they may be noise."""
+    matrix, unsure = np.full((2, layers, layers), np.nan)
     for row in rows:
         i, j = row["first_place"], row["second_place"]
-        matrix[i, j] = matrix[j, i] = row["excess"]
+        noise = row["standard_error"] is None or abs(row["excess"]) <= 2 * row["standard_error"]
+        (unsure if noise else matrix)[[i, j], [j, i]] = row["excess"]
     known = np.abs(matrix[np.isfinite(matrix)])
+    axis.imshow(np.where(np.isnan(unsure), np.nan, 0.75), cmap="gray", vmin=0, vmax=1)
     # One pair that is far beyond all others must not make the rest white.
     most = float(np.quantile(known, 0.99)) if known.size else 0.0
     image = axis.imshow(matrix, cmap="RdBu_r", vmin=-most or None, vmax=most or None, interpolation="nearest")
@@ -102,7 +105,7 @@ def _heat_map(axis: Axes, rows: Sequence[Mapping[str, Any]], layers: int) -> Non
     axis.set_ylabel("layer")
     axis.locator_params(integer=True)
     bar = axis.figure.colorbar(image, ax=axis, shrink=0.85, extend="both")
-    bar.set_label("excess loss of the pair at 8 bits")
+    bar.set_label("excess loss of the pair at 8 bits (grey: within 2 standard errors)", fontsize=7)
 
 
 def _scores(axis: Axes, rows: Sequence[Mapping[str, Any]], network: Network) -> None:
