@@ -55,7 +55,7 @@ def scored_problem(
 
 
 def unscored_problem(
-    run: Run, goal: Goal, allowed: Allowed, needed: Fraction, judge: Judge, table: LatencyTable | None
+    run: Run, goal: Goal, allowed: Allowed, needed: Fraction, judge: Ask, table: LatencyTable | None
 ) -> Problem:
     """What is known before any layer is scored."""
     costs = cost_table(run.layers, allowed.formats, table, goal.objective)
