@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Threads that wait asleep: spinning ones slow each other down where cores are shared.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: demo test check format docs wheel clean
+.PHONY: demo test check format docs paper wheel clean
 
 # The three networks that the package ships, to 99 % of their accuracy with 95 % confidence: for ONNX Runtime on
 # this machine, each as a file that is proven to be the model that was judged, beside float's; then one by bits.
@@ -39,6 +39,10 @@ format: .venv/.dev
 # The documentation site, in site/; a warning is an error.
 docs: .venv/.dev
 	$(BIN)/mkdocs build --strict --quiet
+
+# The paper's tables and figures for the networks of runs: make paper RUNS="runs/resnet20 runs/mobilenetv2".
+paper: .venv/.dev
+	$(BIN)/python -m paper all $(RUNS) --out runs/paper
 
 wheel: .venv/.dev
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -46,7 +46,7 @@ from bitsect.latency.fit import kind_of
 from bitsect.latency.machine import Machine, processor
 from bitsect.latency.timed import EMPTY, Timer, timed_table
 from bitsect.latency.timings import Timings
-from bitsect.latency.written import Written
+from bitsect.latency.written import TimingModel
 from bitsect.network.capture import capture
 from bitsect.network.program import Program
 from bitsect.pipeline.latency import _first, _with_random_weights
@@ -179,7 +179,7 @@ def write_pieces(given: argparse.Namespace, spec: str, folder: Path) -> int:
     """Cut every kernel of a network out of written models, once for each format."""
     folder.mkdir(parents=True, exist_ok=True)
     program = program_of(spec)
-    written = Written.of(program, _first(program.example))
+    written = TimingModel.of(program, _first(program.example))
     timings = Timings(Machine(given.destination, "", processor(), given.runtime_threads))
     timer = Timer(Apart(given.destination), timings, program, boundaries(program), CPU_FORMATS, Said())
     feed = feed_of(written.write(timer.uniform(FLOAT), folder / "whole.onnx"), written.inputs)
@@ -240,7 +240,7 @@ def predict(given: argparse.Namespace, spec: str) -> dict[str, Any]:
 
 
 def timed(given: argparse.Namespace, program: Program, plans: dict[str, Plan]) -> dict[str, float]:
-    written = Written.of(program, _first(program.example))
+    written = TimingModel.of(program, _first(program.example))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = {n: written.write(plan, folder / f"{i}.onnx") for i, (n, plan) in enumerate(plans.items())}

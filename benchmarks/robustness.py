@@ -151,9 +151,8 @@ def prepare(folder: Path) -> None:
     batch = torch.export.Dim("batch")
     torch.export.save(torch.export.export(model, (x[:2],), dynamic_shapes=({0: batch},)), folder / "net.pt2")
     run = folder / "run"
-    found = bitsect.quantize(
-        model, (x, y), target="60%", metric="single", out=run, settings={"threads": 1, "batch_size": 8}
-    )
+    options = {"metric": "single", "threads": 1, "batch_size": 8}
+    found = bitsect.quantize(model, (x, y), target="60%", destination="bits", out=run, **options)
     shutil.copy(run / "plan.json", folder / "plan.json")
     _write_latencies(folder, [layer.places[0] for layer in found.run.program.layers])
     export(run, folder / "net.onnx")

@@ -40,7 +40,6 @@ COMMANDS = (
     "judge",
     "latency",
     "layers",
-    "paper",
     "quantize",
     "report",
     "search",
@@ -367,7 +366,8 @@ def test_bad_models_samples_and_plans_are_one_line(
         (("--target", "99%", "--metric", "my_own:plain"), "does not say what it needs"),
         (
             ("--target", "99%", "--search", "x"),
-            "unknown search 'x': use bisection, frontier, literal, progressive or package.module:function",
+            "unknown search 'x': use bisection, frontier, literal, literal-progressive, progressive or "
+            "package.module:function",
         ),
         (("--target", "99%", "--search", "my_own:nothing"), "'my_own' has no 'nothing'"),
         (("--target", "99%", "--objective", "x"), "unknown objective 'x': use latency or size"),
@@ -949,11 +949,3 @@ def test_blame_is_shown_and_written(drawn: Path, call: Call, tmp_path: Path) -> 
         line.split(",")[0] for line in (tmp_path / "b.csv").read_text().splitlines()[1:]
     ]
     assert "nobody to blame" in call("blame", drawn, "--format", "float").error
-
-
-def test_data_of_the_paper_is_csv(drawn: Path, call: Call, tmp_path: Path) -> None:
-    shown = call("paper", "scores", drawn)
-    assert shown.out.splitlines()[0].startswith("network,metric,place,layer,score")
-    call("paper", "scores", drawn, "-o", tmp_path / "f.csv")
-    assert (tmp_path / "f.csv").read_text() == shown.out
-    assert "did you mean 'figure5'" in call("paper", "figure55", drawn).error

@@ -15,7 +15,6 @@ from torch import nn
 
 import bitsect
 from bitsect.errors import DataError, OptionError
-from bitsect.pipeline.experiments import EXPERIMENTS
 from bitsect.solve.intervals import difference, spread, standings, student_quantile
 from bitsect.values.trial import EVERY, Compared, Setup, Trial
 
@@ -226,8 +225,11 @@ def test_a_run_of_another_method_gives_the_paper_its_own_rounding(data: Path, tm
         ("bitsect", "sqnr", "bisection"),
         ("bitsect", "damage", "frontier"),
     ]
-    bitsect.paper("scores", path)
+    scores = bitsect.sensitivity(path, metric="interlayer", method="paper")
     assert (path / "draw-paper-0").is_dir()
+    same = run_of(data, tmp_path / "paper", placement="onnxruntime", sign="signed")
+    assert scores == bitsect.sensitivity(same, metric="interlayer")
+    assert scores != bitsect.sensitivity(path, metric="interlayer")
 
 
 def test_a_new_start_removes_the_draws(run: Path, data: Path) -> None:
@@ -262,36 +264,3 @@ def test_draws_of_the_same_samples_are_refused(data: Path, tmp_path: Path) -> No
     bitsect.sensitivity(network(), x, metric="random", out=memory, threads=1)
     with pytest.raises(DataError, match="given in Python"):
         bitsect.compare(memory, draws=2)
-
-
-# ---- the paper's experiments ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
-def test_every_experiment_gives_rows(name: str, compared: tuple[Path, Compared]) -> None:
-    path, _ = compared
-    made = bitsect.paper(name, path, targets="80%,95%", draws=2 if name == "error-bars" else 1)
-    assert made.rows
-    assert made.words
-    assert {row["network"] for row in made.rows} == {"run"}
-    json.dumps(made.to_json(), allow_nan=False)
-    assert made.to_json()["made"][0]["name"] == name
-
-
-def test_the_pair_matrix_is_of_every_pair(compared: tuple[Path, Compared]) -> None:
-    rows = bitsect.paper("figure3", compared[0]).rows
-    assert [(row["first_place"], row["second_place"]) for row in rows] == [(0, 1), (0, 2), (1, 2)]
-    for row in rows:
-        worse = max(row["first_alone"], row["second_alone"])
-        assert row["excess"] == pytest.approx(row["together"] - worse)
-
-
-def test_an_unknown_experiment(run: Path) -> None:
-    with pytest.raises(OptionError, match="did you mean 'figure4'"):
-        bitsect.paper("figur4", run)
-
-
-def test_the_command_names_every_experiment() -> None:
-    from bitsect.cli.paper import NAMES
-
-    assert set(NAMES) == set(EXPERIMENTS)

@@ -19,7 +19,7 @@ from bitsect.network.parts import Multiply
 from bitsect.network.program import Program
 from bitsect.rounding import fitting
 from bitsect.rounding.fitting import Fitter, left_to_squant, uses_of
-from bitsect.rounding.gptq import Means, Moments, fit
+from bitsect.rounding.gptq import InputMeans, Moments, fit
 from bitsect.rounding.rounder import Rounder
 from bitsect.runs.opening import open_run
 from bitsect.sources.data import load_samples
@@ -77,7 +77,7 @@ def expected_fit(program: Program, multiply: Multiply, x: Tensor, grid: Grid | N
     z = x if grid is None else grid.round(x.float()).double()
     centred = z - z.mean(1, keepdim=True)
     drift = ((x - z) @ matrix.mT).mT @ centred / x.shape[1]
-    means = [Means(x.mean(1), z.mean(1))]
+    means = [InputMeans(x.mean(1), z.mean(1))]
     return fit(matrix, Moments(centred.mT @ centred / x.shape[1], drift, means), 7, **options)
 
 

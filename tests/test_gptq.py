@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bitsect.rounding import gptq
-from bitsect.rounding.gptq import CLIPS, DAMPING, SWEEPS, Means, Moments, fit
+from bitsect.rounding.gptq import CLIPS, DAMPING, SWEEPS, InputMeans, Moments, fit
 from bitsect.rounding.squant import nearest
 
 QMAX = 7
@@ -35,7 +35,7 @@ def moments_of(weight: Tensor, *places: tuple[Tensor, Tensor], refit: bool = Tru
         centred = z - z.mean(1, keepdim=True)
         covariance = covariance + centred.mT @ centred / total
         drift = drift + ((x - z) @ weight.mT).mT @ centred / total
-        means.append(Means(x.mean(1), z.mean(1), x.shape[1] / total))
+        means.append(InputMeans(x.mean(1), z.mean(1), x.shape[1] / total))
     return Moments(covariance, drift if refit else None, means)
 
 
@@ -128,7 +128,7 @@ def test_inputs_that_are_unrelated_and_alike_leave_nearest_codes() -> None:
     weight = weight_of(2, 4, 6)
     identity = torch.eye(6, dtype=torch.float64).expand(2, 6, 6)
     zero = torch.zeros(2, 6, dtype=torch.float64)
-    made = fit(weight, Moments(identity, None, [Means(zero, zero)]), QMAX)
+    made = fit(weight, Moments(identity, None, [InputMeans(zero, zero)]), QMAX)
     assert torch.equal(made.codes, nearest(weight / made.scales.double(), QMAX))
     assert made.biases is not None
     assert not made.biases[0].any()
@@ -213,7 +213,7 @@ def test_without_a_bias_the_means_count_as_well() -> None:
     gram = z.mT @ z / z.shape[1]
     drift = ((x - z) @ weight.mT).mT @ z / z.shape[1]
     zero = torch.zeros(1, 10, dtype=torch.float64)
-    same = fit(weight, Moments(gram, drift, [Means(zero, zero)]), QMAX)
+    same = fit(weight, Moments(gram, drift, [InputMeans(zero, zero)]), QMAX)
     assert made.biases is None
     assert torch.equal(made.codes, same.codes)
     assert torch.equal(made.scales, same.scales)

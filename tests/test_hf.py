@@ -14,7 +14,7 @@ from bitsect.errors import BitsectError
 from bitsect.measure.evaluator import Evaluator
 from bitsect.rounding.ranges import calibrate
 from bitsect.runs.opening import open_run
-from bitsect.sources.models.hf import Place, load_hf, preparation_of
+from bitsect.sources.models.hf import ModelPlace, load_hf, preparation_of
 from bitsect.sources.tasks.task import task_named
 from bitsect.values import Plan, Settings
 
@@ -198,7 +198,7 @@ def test_tasks_follow_the_class_and_its_configuration(tmp_path: Path) -> None:
         each.architectures = ["BertForSequenceClassification"]
         each.save_pretrained(tmp_path)
         assert preparation_of(f"hf:{tmp_path}").task == task
-    assert Place.of("hf:someone/model@v2").revision == "v2"
+    assert ModelPlace.of("hf:someone/model@v2").revision == "v2"
 
 
 # Bad data: the file and the line are named.

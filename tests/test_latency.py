@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError
-from bitsect.latency import TABLES, cost_table, import_cutlass, latency_table
+from bitsect.latency import TABLES, import_cutlass, latency_table
 from bitsect.latency.a100 import microseconds, steps
-from bitsect.solve.costs import cost, describe, faster_formats, latency_ms
+from bitsect.solve.costs import cost, cost_table, describe, faster_formats, latency_ms
 from bitsect.values import FLOAT, INT4, INT8, Cost, Format, LatencyTable, Layer, Place, Plan, Signature
 from bitsect.values.budget import Budget
 from bitsect.values.latency_table import place_key

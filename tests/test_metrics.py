@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError
 from bitsect.solve.metrics import METRICS, Array, Means, Metric, metric, metric_named, tabulate
-from bitsect.solve.reliability import halved, ranked, resampled, score, spearman
+from bitsect.solve.reliability import halved, resampled, score
 from bitsect.values import INT4, INT8, Losses, Measured, Noise, Scores, Scoring
+from bitsect.values.ranks import ranked, spearman
 
 
 def made(layers: int = 5, samples: int = 12, probes: int = 6, seed: int = 0, **changes: Any) -> Measured:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import csv
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,18 @@ import torch
 from torch import nn
 
 import bitsect
+import paper
 from bitsect.errors import BitsectError, MissingExtraError, OptionError
-from bitsect.reports.paper.data import Data, Subject
-from bitsect.reports.paper.figures import FIGURES
-from bitsect.reports.paper.folder import page_text, write_folder
-from bitsect.reports.paper.printed import BERT, MOBILENETV2, RESNET50, most_like, printed_figure, printed_rows
-from bitsect.reports.paper.tables import comparison_table
-from bitsect.reports.text import markdown_table
 from bitsect.values import Layer
+from paper.__main__ import main
+from paper.data import Data, Network
+from paper.experiments import EXPERIMENTS, SEARCHES
+from paper.figures import FIGURES
+from paper.folder import page_text, write_folder
+from paper.make import make
+from paper.printed import BERT, MOBILENETV2, RESNET50, most_like, printed_figure, printed_rows
+from paper.tables import comparison_table
+from paper.text import markdown_table
 
 HOSTILE = "$\\frac{a|b}<script>alert(1)</script>`*_"
 
@@ -85,7 +91,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_everything_of_two_runs_is_drawn_and_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(run, tmp_path / "other"))
     asked: dict[str, Any] = {"targets": "80%,95%", "draws": 2, "test_data": str(run.parent / "samples.npz")}
-    made = bitsect.paper("all", [run, other], out=tmp_path / "drawn", **asked)
+    made = make("all", [run, other], out=tmp_path / "drawn", **asked)
     names = {path.name for path in (tmp_path / "drawn").iterdir()}
     assert {f"{name}.csv" for name in made.made} <= names
     assert {f"{name}.{ending}" for name in FIGURES for ending in ("svg", "png")} <= names
@@ -109,7 +115,7 @@ def test_everything_of_two_runs_is_drawn_and_the_same_bytes_again(run: Path, tmp
 
 
 def test_rows_of_a_table_are_what_was_found(run: Path, tmp_path: Path) -> None:
-    made = bitsect.paper("table", run, targets="95%", methods="paper", out=tmp_path)
+    made = make("table", run, targets="95%", methods="paper", out=tmp_path)
     compared = bitsect.compare(run, metrics="hessian,aughessian", targets="95%", latency="a100")
     with (tmp_path / "table.csv").open() as file:
         baseline, *rows = csv.DictReader(file)
@@ -125,7 +131,7 @@ def test_rows_of_a_table_are_what_was_found(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_figure_brings_what_is_drawn_with_it(run: Path, tmp_path: Path) -> None:
-    bitsect.paper("figure3", run, out=tmp_path)
+    make("figure3", run, out=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "README.md",
         "figure3.csv",
@@ -133,7 +139,55 @@ def test_a_figure_brings_what_is_drawn_with_it(run: Path, tmp_path: Path) -> Non
         "figure3.svg",
         "scores.csv",
     }
-    assert list(bitsect.paper("figure3", run).made) == ["figure3"]
+    assert list(make("figure3", run).made) == ["figure3"]
+
+
+@pytest.mark.parametrize("method", SEARCHES)
+def test_every_experiment_gives_rows(method: str, run: Path) -> None:
+    made = make("all", run, targets="80%,95%", draws=1, method=method)
+    assert list(made.made) == list(EXPERIMENTS)
+    assert {row["network"] for row in made.rows} == {"net$1"}
+    assert all(data.rows and data.words for data in made.made.values())
+    json.dumps(made.to_json(), allow_nan=False)
+    searches = {row["search"] for row in made.made["greedy"].rows}
+    assert searches == set(SEARCHES[method].values())
+
+
+def test_the_pair_matrix_is_of_every_pair(run: Path) -> None:
+    rows = make("figure3", run).rows
+    assert [(row["first_place"], row["second_place"]) for row in rows] == [(0, 1), (0, 2), (1, 2)]
+    single = bitsect.sensitivity(run, metric="single").values
+    float_loss = single[0] - rows[0]["first_alone"]
+    for row in rows:
+        assert row["first_alone"] == pytest.approx(single[row["first_place"]] - float_loss)
+        assert row["standard_error"] > 0
+    interlayer = bitsect.sensitivity(run, metric="interlayer").values
+    assert interlayer[0] == pytest.approx(sum(max(0, row["excess"]) for row in rows[:2]))
+
+
+def test_rows_are_csv_on_the_command_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["scores", str(run)])
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].startswith("network,metric,place,layer,score")
+    main(["scores", str(run), "-o", str(tmp_path / "f.csv")])
+    assert (tmp_path / "f.csv").read_text() == shown
+    with pytest.raises(SystemExit, match="error: unknown experiment 'figure55': did you mean 'figure5'"):
+        main(["figure55", str(run)])
+    with pytest.raises(SystemExit):
+        main(["all", str(run)])
+    assert "several figures need a folder" in capsys.readouterr().err
+
+
+def test_only_public_names_are_used() -> None:
+    for path in Path(paper.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bitsect"):
+                assert node.module == "bitsect", path
+                assert {name.name for name in node.names} <= set(bitsect.__all__), path
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "bitsect":
+                assert node.attr in bitsect.__all__, path
 
 
 @pytest.mark.parametrize(
@@ -142,14 +196,14 @@ def test_a_figure_brings_what_is_drawn_with_it(run: Path, tmp_path: Path) -> Non
 )
 def test_what_cannot_be_made(names: str, words: str, run: Path) -> None:
     with pytest.raises(OptionError, match=words):
-        bitsect.paper(names, run)
+        make(names, run)
 
 
 def test_runs_of_one_name_are_refused(run: Path) -> None:
     with pytest.raises(OptionError, match="called otherwise"):
-        bitsect.paper("table", [run, run])
+        make("table", [run, run])
     with pytest.raises(OptionError, match="unknown method 'papr'"):
-        bitsect.paper("table", run, methods="papr")
+        make("table", run, methods="papr")
 
 
 def test_without_matplotlib_nothing_is_measured(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,13 +216,13 @@ def test_without_matplotlib_nothing_is_measured(run: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtraError, match=r"matplotlib: pip install 'bitsect\[report\]'"):
-        bitsect.paper("figure4", run.parent / "no run at all", out="x")
+        make("figure4", run.parent / "no run at all", out="x")
 
 
 # ---- whatever stands in the rows -----------------------------------------------------------------
 
 
-def hostile(latency: float | None = 0.7) -> tuple[dict[str, Data], Subject]:
+def hostile(latency: float | None = 0.7) -> tuple[dict[str, Data], Network]:
     """Everything, of a network and a layer that have the worst of names."""
     own = {"network": HOSTILE}
     trial = {**own, "metric": "hessian", "search": "bisection", "target": "99%", "latency_ratio": latency}
@@ -187,14 +241,14 @@ def hostile(latency: float | None = 0.7) -> tuple[dict[str, Data], Subject]:
         "greedy": [trial],
         "evaluations": [{**own, "metric": "hessian", "target": "99%"}],
     }
-    subject = Subject(HOSTILE, BERT, 1, 3, HOSTILE, None, None)
-    return {name: Data(name, name, tuple(rows)) for name, rows in made.items()}, subject
+    network = Network(HOSTILE, BERT, 1, HOSTILE)
+    return {name: Data(name, name, tuple(rows)) for name, rows in made.items()}, network
 
 
 @pytest.mark.parametrize("latency", [0.7, None])
 def test_one_layer_with_a_hostile_name_is_drawn_as_it_is(latency: float | None, tmp_path: Path) -> None:
-    made, subject = hostile(latency)
-    write_folder(made, [subject], tmp_path)
+    made, network = hostile(latency)
+    write_folder(made, [network], tmp_path)
     page = (tmp_path / "README.md").read_text()
     assert "<script>" not in page
     for path in tmp_path.glob("*.svg"):
@@ -214,9 +268,7 @@ def test_many_layers_are_numbered_not_named(tmp_path: Path) -> None:
         }
         for i in range(193)
     )
-    write_folder(
-        {"figure5": Data("figure5", "", rows)}, [Subject("n", BERT, 193, 1, "", None, None)], tmp_path
-    )
+    write_folder({"figure5": Data("figure5", "", rows)}, [Network("n", BERT, 193)], tmp_path)
     assert (tmp_path / "figure5.png").stat().st_size < 500_000
 
 
@@ -230,15 +282,15 @@ def test_a_page_names_its_marks() -> None:
     row = {"network": "n", "name": "Baseline", "marks": "¶", "no_fine_tuning": "", "weights": "16"}
     row |= {"activations": "16", "embeddings": "16", **dict.fromkeys(("latency_ms", "latency_percent"))}
     row |= dict.fromkeys(("accuracy_percent", "kept_percent", "size_mb", "size_percent"), 1.0)
-    subject = Subject("n", BERT, 1, 1, "", None, None)
+    network = Network("n", BERT, 1)
     data = {"table": Data("table", "", (row,))}
-    assert "¶ accuracy on the samples that were searched on" in comparison_table(data["table"], [subject])
-    assert "| E |" in page_text(data, [subject])
+    assert "¶ accuracy on the samples that were searched on" in comparison_table(data["table"], [network])
+    assert "| E |" in page_text(data, [network])
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    made, subject = hostile()
+    made, network = hostile()
     with pytest.raises(BitsectError, match="is a file"):
-        write_folder(made, [subject], tmp_path / "file")
+        write_folder(made, [network], tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitsect.errors import BitsectError, PlanError, TargetError
-from bitsect.solve.search import SEARCHES
+from bitsect.solve.search import PRINTED, SEARCHES
 from bitsect.solve.search.pins import pinned
 from bitsect.solve.search.problem import Found, Problem
 from bitsect.solve.search.uniform import or_cheaper_uniform
@@ -21,7 +21,9 @@ from bitsect.values import FLOAT, INT4, INT8, Evaluation, Format, Layer, Plan, h
 
 TOTAL = 1000
 HONEST = [name for name in SEARCHES if name != "literal"]  # return only plans that passed
-BY_ORDER = [name for name in HONEST if name != "frontier"]  # begin below a uniform plan that passes
+BY_ORDER = [
+    name for name in HONEST if name not in ("frontier", *PRINTED)
+]  # begin below a uniform plan that passes
 
 
 def layers_of(count: int, kind: str = "conv2d") -> tuple[Layer, ...]:

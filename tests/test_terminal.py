@@ -22,11 +22,11 @@ from bitsect.reports.story import (
     Blamed,
     BlameStory,
     LayerStory,
-    Row,
     Scored,
     Seen,
+    ShownRow,
+    ShownVerdict,
     Story,
-    Verdict,
 )
 from bitsect.reports.terminal import screen
 from bitsect.values import Format, Scores
@@ -48,7 +48,9 @@ def story(layers: int = 50, name: str = LONG, **others: Any) -> Story:
         for i, each in enumerate(names)
     )
     rows = tuple(
-        Row(row, Seen.of(0.9, 100), 1e6, 0.5, None, Seen.of(1.0, 300), Seen.of(0.8, 200), 3.0, 0.4, 2.9, 0.5)
+        ShownRow(
+            row, Seen.of(0.9, 100), 1e6, 0.5, None, Seen.of(1.0, 300), Seen.of(0.8, 200), 3.0, 0.4, 2.9, 0.5
+        )
         for row in ("float", "all int8", "all int4 where allowed", "all w4a16g128", "plan")
     )
     scores = Scores(
@@ -57,7 +59,7 @@ def story(layers: int = 50, name: str = LONG, **others: Any) -> Story:
     table = random.normal(size=(layers, layers))
     blamed = Blamed(names[0], "int4", 0.3, 0.04, None, None, ("an outlier channel",), ())
     known: dict[str, Any] = {
-        "verdict": Verdict(GOOD, "It keeps 99% of its accuracy", "proven on 300 samples"),
+        "verdict": ShownVerdict(GOOD, "It keeps 99% of its accuracy", "proven on 300 samples"),
         "rows": rows,
         "layers": shown,
         "skipped": (Skipped("norm", "layer_norm", "no multiply"),),
@@ -140,14 +142,14 @@ def test_wide_characters_take_two_columns() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     bare = Story("runs/mine", "model.pt2", "samples.npz", "classification")
     assert "This run is not finished" in text_of(bare, 60)
-    assert "latency" not in text_of(story(rows=(Row("plan", Seen(3.5, 1), 1.0, 0.5),)), 80)
-    assert "3.5" in text_of(story(rows=(Row("plan", Seen(3.5, 1), 1.0, 0.5),)), 80)
+    assert "latency" not in text_of(story(rows=(ShownRow("plan", Seen(3.5, 1), 1.0, 0.5),)), 80)
+    assert "3.5" in text_of(story(rows=(ShownRow("plan", Seen(3.5, 1), 1.0, 0.5),)), 80)
     missed = replace(
-        story(), verdict=Verdict(BAD, "It does not", "on few"), faults=("ranges.json is damaged",)
+        story(), verdict=ShownVerdict(BAD, "It does not", "on few"), faults=("ranges.json is damaged",)
     )
     assert "✘ It does not" in text_of(missed, 60)
     assert "ranges.json is damaged" in text_of(missed, 60)
-    odd = replace(story(), verdict=Verdict(OPEN, "The most accurate plan", "within 3 ms"))
+    odd = replace(story(), verdict=ShownVerdict(OPEN, "The most accurate plan", "within 3 ms"))
     assert "… The most accurate plan" in text_of(odd, 60)
 
 

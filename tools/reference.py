@@ -16,7 +16,13 @@ from typer.main import get_command
 
 import bitsect
 from bitsect.names import choose
-from bitsect.reports.text import markdown_table
+
+
+def markdown_table(heads: list[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown whose cells show their text, whatever is in it."""
+    shown = [re.sub(r"([\\`*_\[\]|<>])", r"\\\1", "\0".join(row)).split("\0") for row in rows]
+    lines = [f"| {' | '.join(' '.join(cell.split()) for cell in row)} |" for row in (heads, *shown)]
+    return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -26,7 +26,6 @@ _NAMES_OF = {
     "pipeline.frontier": "frontier",
     "pipeline.layers": "layers",
     "pipeline.load": "load",
-    "pipeline.paper": "Paper paper",
     "pipeline.quantize": "quantize",
     "pipeline.recipe": "run_recipe",
     "pipeline.referee": "judge",

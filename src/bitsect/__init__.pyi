@@ -18,8 +18,6 @@ from .pipeline.evaluate import Judgement as Judgement
 from .pipeline.export import export as export
 from .pipeline.layers import layers as layers
 from .pipeline.load import load as load
-from .pipeline.paper import Paper as Paper
-from .pipeline.paper import paper as paper
 from .pipeline.report import report as report
 from .pipeline.result import Result as Result
 from .pipeline.rows import Row as Row
@@ -84,7 +82,6 @@ __all__ = [
     "MissingExtraError",
     "OptionError",
     "Outcome",
-    "Paper",
     "Plan",
     "PlanError",
     "Problem",
@@ -119,7 +116,6 @@ __all__ = [
     "load",
     "load_samples",
     "metric",
-    "paper",
     "quantize",
     "report",
     "run_recipe",

@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -199,3 +199,16 @@ def _hidden(module: str, folder: str) -> str:
     if found is None or Path(found).is_relative_to(folder):
         return ""
     return f"; '{first}' in {folder} is hidden by an installed module of that name: rename it"
+
+
+def listed(given: Any) -> list[Any]:
+    """What was given as a list, alone, or as text with commas; None is nothing.
+
+    >>> listed("98%, 99%"), listed(0.9), listed(None)
+    (['98%', '99%'], [0.9], [])
+    """
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",") if part.strip()]
+    return list(given) if isinstance(given, Iterable) else [given]

@@ -48,7 +48,7 @@ def sensitivity(
     if json:
         listed = [{"name": name, "score": value, "standard_error": error} for name, value, error in rows]
         return print_json(scores.to_json() | {"layers": listed})
-    title = ", ".join(filter(None, [f"{scores.metric} at {scores.format}", scores.draws]))
+    title = ", ".join(filter(None, [f"{scores.called} at {scores.format}", scores.draws]))
     table = table_of("layer", "score", "± error", "", title=title)
     largest = max((abs(value) for value in scores.values), default=0.0) or 1.0
     for name, value, error in sorted(rows, key=lambda row: -row[1]):

@@ -176,7 +176,7 @@ class Runs(Protocol):
 
 
 @dataclass
-class Comparison:
+class BatchComparison:
     """A program under a rounding and the model written of it, batch by batch."""
 
     program: Program
@@ -290,7 +290,7 @@ def prove_exactly(
 
     `sizes` are those of the file and of the float network written likewise, in bytes.
     """
-    comparison = Comparison(subject.program, subject.rounder(subject.plan), model, subject.task, None)
+    comparison = BatchComparison(subject.program, subject.rounder(subject.plan), model, subject.task, None)
     for batch in samples.batches(batch_size):
         with naming(samples, batch.indices):
             comparison.add(batch)

@@ -30,7 +30,7 @@ from ..sources.data import Samples
 from ..values import Plan
 from .constants import needed_constants, rounded_weights
 from .exporter import Exporter, Written
-from .packed.codes import Held, pack, unpack
+from .packed.codes import HeldCodes, pack, unpack
 from .proof import Proof, prove_exactly
 from .subject import Subject
 
@@ -53,13 +53,13 @@ class Unfolded(nn.Module):
             for node, value in program.contents.constants.items()
             if isinstance(value, Tensor) and node not in self.needed
         }
-        self.weights: dict[tuple[str, int], tuple[str, str, Held]] = {}
+        self.weights: dict[tuple[str, int], tuple[str, str, HeldCodes]] = {}
         for multiply, operand in rounded_weights(program, subject.plan):
             if multiply.node.name in rounding.kernels:
                 continue  # it multiplies by codes of its own
             value, format = program.constant(operand.node), subject.plan[multiply.layer]
             assert operand.layout is not None
-            held = Held(value.shape, value.dtype, operand.layout, format)
+            held = HeldCodes(value.shape, value.dtype, operand.layout, format)
             codes, scales = held.pack(subject.rounder.codes(multiply.layer, operand, format))
             name = f"weight_{len(self.weights)}"
             names = self._hold(f"{name}_codes", codes), self._hold(f"{name}_scales", scales)

@@ -140,7 +140,7 @@ def _static(method: str) -> Callable[[Path, Sequence[Path], Path], None]:
         quantize_static(
             str(_ready(float_file, out)),
             str(out),
-            _Reader(feeds),
+            _FeedReader(feeds),
             QuantFormat.QDQ,
             per_channel=True,
             activation_type=QuantType.QUInt8,  # for which rectifiers become part of integer kernels
@@ -165,7 +165,7 @@ def _nncf(float_file: Path, feeds: Sequence[Path], out: Path) -> None:
     openvino.save_model(made, out, compress_to_fp16=False)
 
 
-class _Reader:
+class _FeedReader:
     """The samples as ONNX Runtime's calibration asks for them."""
 
     def __init__(self, feeds: Sequence[Path]) -> None:

@@ -18,7 +18,7 @@ from .clock import Clock, time_wholes
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredFiles:
     """Milliseconds of plans whose files ran here; and why others did not."""
 
     runtime: str
@@ -36,7 +36,7 @@ class Measured:
 
 def measure(
     runtime: str, plans: list[Plan], write: Callable[[Plan, Path], Path], inputs: Any, threads: int
-) -> Measured:
+) -> MeasuredFiles:
     """How long the written models of `plans` take on the inputs of one sample."""
     with tempfile.TemporaryDirectory() as name, Apart(runtime) as apart:
         folder = Path(name)
@@ -51,4 +51,4 @@ def measure(
         if not ran:
             raise BitsectError(f"no model runs in {runtime} here: {next(iter(faults.values()))}")
         version = f"{runtime} {apart.version}"
-    return Measured(version, threads, {models[n]: ms for n, ms in ran.items()}, faults)
+    return MeasuredFiles(version, threads, {models[n]: ms for n, ms in ran.items()}, faults)

@@ -33,7 +33,7 @@ from .fit import Pieces, fit_table
 from .halves import HALF, about_half, write_half
 from .machine import Machine, processor
 from .timings import Time, Timings
-from .written import Written, takes
+from .written import TimingModel, takes
 
 VISITS, VISIT_SECONDS = 5, 0.004  # of one kernel, in each of at least two passes
 PASSES = (2, 5)  # at least, and at most where repetitions spread
@@ -78,7 +78,7 @@ def timed_table(
         timer = Timer(apart, timings, program, between, tuple(formats), progress, length, mixed)
         if timer.is_missing():
             with tempfile.TemporaryDirectory() as folder:
-                notes += timer.fill(Written.of(program, inputs, runtime), Path(folder))
+                notes += timer.fill(TimingModel.of(program, inputs, runtime), Path(folder))
             timings.write()
     known = timings.wholes[timer.network]
     if mixed:
@@ -180,7 +180,7 @@ class Timer:
 
     # Timing
 
-    def fill(self, written: Written, folder: Path) -> Iterator[str]:
+    def fill(self, written: TimingModel, folder: Path) -> Iterator[str]:
         """Time what is missing, and say what should be known of it."""
         feed = feed_of(written.write(self.uniform(FLOAT), folder / "float.onnx"), written.inputs)
         clock = Clock.made(self.apart, self.threads, folder)
@@ -188,7 +188,7 @@ class Timer:
         yield from self.time_kernels(written, feed, clock, folder)
         self._time_wholes(written, _save(feed, folder / "feed.npz"), clock, folder)
 
-    def time_kernels(self, written: Written, feed: Feed, clock: Clock, folder: Path) -> Iterator[str]:
+    def time_kernels(self, written: TimingModel, feed: Feed, clock: Clock, folder: Path) -> Iterator[str]:
         """Time the kernels that are missing, and the steps between layers."""
         groups = [*self._kernel_groups(written, feed, folder), *self._step_groups(folder)]
         empty = folder / "empty.onnx"
@@ -261,7 +261,7 @@ class Timer:
             ):
                 yield elements
 
-    def _kernel_groups(self, written: Written, feed: Feed, folder: Path) -> list[list[Model]]:
+    def _kernel_groups(self, written: TimingModel, feed: Feed, folder: Path) -> list[list[Model]]:
         """The pieces that are missing, those of one kernel together."""
         groups: dict[str, list[Model]] = {}
         missing = [*self._missing_places()]
@@ -290,7 +290,7 @@ class Timer:
                 for name, path, feed in rounding_models(elements, folder)
             ]
 
-    def _time_wholes(self, written: Written, feed: Path, clock: Clock, folder: Path) -> None:
+    def _time_wholes(self, written: TimingModel, feed: Path, clock: Clock, folder: Path) -> None:
         plans = self.plans()
         with self.progress.stage("time networks", len(plans)) as advance:
             models = []

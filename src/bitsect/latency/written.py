@@ -18,7 +18,7 @@ from ..values.latency_table import gemm_shape
 
 
 @dataclass(frozen=True)
-class Written:
+class TimingModel:
     """A network that is written to be timed: its program, and a rounder for its runtime.
 
     How long a kernel takes hangs on shapes and types, not on values: any ranges will do that end before
@@ -32,7 +32,7 @@ class Written:
     paths: dict[Plan, Path] = field(default_factory=dict)  # of what was written before
 
     @classmethod
-    def of(cls, program: Program, inputs: Any, destination: str) -> Written:
+    def of(cls, program: Program, inputs: Any, destination: str) -> TimingModel:
         _check_weights(program)
         table = {
             name: dict.fromkeys((8, 4), Range(1.0, all(map(never_negative, program.nodes_of(name)))))

@@ -8,7 +8,7 @@ for every layer i at once, never negative and without cross terms. Where the out
 in the weights of a layer this is the trace of its Hessian; elsewhere the part that the loss contributes.
 
 Hutchinson.  tr H_i = E[vᵀ H_i v], v = ±1: a Hessian product for every layer. Probing several layers at
-once adds the cross terms v_iᵀ H_ij v_j, whose mean is zero: cheaper and far noisier (`benchmarks/traces.py`).
+once adds the cross terms v_iᵀ H_ij v_j, whose mean is zero: cheaper and far noisier (`studies/traces.py`).
 
 A probe goes through all samples, a few at a time. What is estimated is the mean over these samples, so
 only the signs are random: the variance is that within each mini-batch, and none is left out.

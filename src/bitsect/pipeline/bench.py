@@ -49,7 +49,7 @@ class Reference:
 
 
 @dataclass
-class _Seen:
+class _Answered:
     """What a file answered, sample by sample."""
 
     scores: list[Tensor] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Bench:
         self.faults: dict[int, str] = {}
         self.order: list[Tensor] = []
         self.labels: list[Tensor] = []
-        self.seen = [_Seen() for _ in range(len(paths) + 1)]
+        self.seen = [_Answered() for _ in range(len(paths) + 1)]
         for number, path in enumerate(paths, start=1):
             with self._at(number):
                 model = ForeignModel(

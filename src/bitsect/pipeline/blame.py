@@ -19,7 +19,7 @@ from ..runs.opening import open_run
 from ..runs.progress import Progress
 from ..runs.run import Run
 from ..solve.causes import WIDE_RANGE, causes
-from ..solve.costs import cost
+from ..solve.costs import cost_where_run
 from ..values import FLOAT, INT8, Cost, Format, Goal, LatencyTable, Layer, Plan, Resources, matching
 from ..values.blame import Array, Blame, Facts, Gain, LayerBlame, PairBlame, Remedy
 from ..values.options import changed as with_options_of
@@ -200,7 +200,7 @@ class _Blaming:
         damages = self._fill("remedies", changed(context, self.plan, tried))["damage"]
         gains = {each.name: each.gain.mean for each in layers}
         found: dict[str, list[Remedy]] = {each.name: [] for each in layers}
-        before = self._cost(self.plan)
+        before = cost_where_run(self.plan, self.run.layers, self.table)
         wide = {
             each.name: facts[each.name].largest
             for each in layers
@@ -212,7 +212,7 @@ class _Blaming:
                 words = f"a range of {amax:.3g}, as its inputs need"
                 found[name].append(_remedy(words, None, whole - narrowed[row], gains[name], before, before))
         for row, (name, format) in enumerate(tried):
-            after = self._cost(self.plan.replace([name], format))
+            after = cost_where_run(self.plan.replace([name], format), self.run.layers, self.table)
             words = "keep float" if format.is_float else f"{format}"
             found[name].append(_remedy(words, format, whole - damages[row], gains[name], before, after))
         return {name: tuple(each) for name, each in found.items()}
@@ -239,11 +239,6 @@ class _Blaming:
         for size in GROUPS:
             if kernels.shape[1] % size == 0 and kernels.shape[1] > size:
                 yield size
-
-    def _cost(self, plan: Plan) -> Cost:
-        table = self.table
-        runs = table is not None and all(table.supports(plan[each.name], each) for each in self.run.layers)
-        return cost(plan, self.run.layers, table if runs else None)
 
     def _notes(self, rounded: Sequence[Layer], layers: Sequence[LayerBlame]) -> Iterator[str]:
         if any(each.weights is None for each in layers):

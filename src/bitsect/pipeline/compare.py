@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
-from ..names import check_name
+from ..names import check_name, listed
 from ..runs.draws import check_draws, draw_of
 from ..runs.opening import open_run
 from ..runs.progress import Progress
 from ..runs.run import Run
 from ..solve.answer import search_named
+from ..solve.costs import cost
 from ..solve.intervals import WORDS, standings
 from ..solve.metrics import METRICS, metric_named
 from ..sources.data import Samples
-from ..values import Goal, Resources, Scoring, Settings, Target
+from ..values import Goal, Plan, Resources, Scoring, Settings, Target
 from ..values.method import METHODS, Method
 from ..values.options import given, on_top_of
 from ..values.trial import Compared, Setup, Trial
@@ -29,10 +30,11 @@ from .latency import table_for
 from .methods import DAMAGE, FRONTIER, destined, method_of
 from .plans import same_task
 from .rows import tested_on
-from .trials import Bench
+from .trials import TrialBench
 
 TARGETS = ("99%",)
 BISECTION = "bisection"
+SAMPLING = {"draw", "hold_out"}  # settings that are no rounding
 
 Names = str | Sequence[str] | None
 
@@ -76,21 +78,14 @@ def compare(
     own, earlier = method_of(run, None, None), Asked.of(run)
     goal, scoring = earlier.on_goal(goal, TERMS), earlier.on_scoring(scoring, trust=trust)
     _, settings, goal = destined(run, None, same_task(task), goal)
-    request = Request.of(own, metrics, searches, methods, targets, scoring, goal)
+    request = Contenders.of(own, metrics, searches, methods, targets, scoring, goal)
     if draws < 1:
         raise OptionError(f"draws {draws} is not at least 1")
     with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
-        test = _test(opened, test_data, test_draw)
-        return compare_in(opened, own, request, draws, test, forecast=True)
+        return _compared(opened, own, request, draws, _test(opened, test_data, test_draw))
 
 
-def compare_in(
-    run: Run, own: Method, request: Request, draws: int, test: Samples | None, *, forecast: bool = False
-) -> Compared:
-    """What `request` comes to in an open run that was made with the method `own`.
-
-    With `forecast` it is all that is to come, and the time left is that of the whole.
-    """
+def _compared(run: Run, own: Method, request: Contenders, draws: int, test: Samples | None) -> Compared:
     if draws > 1:
         check_draws(run)
     table, _ = table_for(run, request.goal)
@@ -107,11 +102,11 @@ def compare_in(
         ]
     )
     for seed, method, setups in parts:
+        run.progress.say(f"draw {seed}, method {method.name}")
         with drawn(run, method, own, seed) as draw:
-            bench = Bench(draw, table, test)
+            bench = TrialBench(draw, table, test)
             for setup in setups:
-                if forecast:
-                    draw.progress.expect(next(ahead))
+                draw.progress.expect(next(ahead))
                 trials.append(bench.trial(*setup))
     order = list(dict.fromkeys(trial.setup for trial in trials))
     trials.sort(key=lambda trial: (order.index(trial.setup), trial.draw))
@@ -120,8 +115,10 @@ def compare_in(
         standings(trials),
         WORDS,
         request.left_out,
-        None if test is None else in_words(test),
+        None if test is None else _in_words(test),
         None if table is None else table.device,
+        _in_words(run.samples),
+        cost(Plan.uniform(run.layers), run.layers, table),
     )
 
 
@@ -132,12 +129,12 @@ def _test(run: Run, data: Any, draw: int | None) -> Samples | None:
     return replace(run.load(samples, draw=draw), spec=samples.spec)
 
 
-def in_words(samples: Samples) -> str:
+def _in_words(samples: Samples) -> str:
     return f"{len(samples):,} samples of {Path(samples.spec).name}"
 
 
 @dataclass(frozen=True)
-class Request:
+class Contenders:
     """What is to be compared."""
 
     methods: tuple[Method, ...]
@@ -157,7 +154,7 @@ class Request:
         targets: Any,
         scoring: Scoring,
         goal: Goal,
-    ) -> Request:
+    ) -> Contenders:
         for name in ("target", "max_drop", "budget", "max_size", "confidence"):
             if name in given(goal) and getattr(goal, name) is not None:
                 raise OptionError(
@@ -172,11 +169,9 @@ class Request:
             metric_named(name)
         for name in asked:
             search_named(name)
-        parsed = tuple(
-            each if isinstance(each, Target) else Target.parse(each) for each in _listed(targets) or TARGETS
-        )
+        parsed = Target.several(targets or TARGETS)
         found = tuple(METHODS[name] for name in chosen) or (own,)
-        return cls(found, wanted, asked, tuple(dict.fromkeys(parsed)), scoring, goal)
+        return cls(found, wanted, asked, parsed, scoring, goal)
 
     def setups(self, method: Method, seed: int) -> Iterator[tuple[Setup, Scoring, Goal]]:
         """What is tried under a method's rounding, the contenders in the order in which they were named.
@@ -216,16 +211,7 @@ class Request:
 
 
 def _names(names: Names) -> tuple[str, ...]:
-    return tuple(str(name) for name in _listed(names))
-
-
-def _listed(given: Any) -> list[Any]:
-    """What was given as a list, or as text with commas."""
-    if given is None:
-        return []
-    if isinstance(given, str):
-        return [part.strip() for part in given.split(",") if part.strip()]
-    return list(given) if isinstance(given, Iterable) else [given]
+    return tuple(str(name) for name in listed(names))
 
 
 @contextmanager
@@ -233,7 +219,6 @@ def drawn(run: Run, method: Method, own: Method, seed: int) -> Iterator[Run]:
     """The run itself where it is the draw that is asked for, else a folder inside it."""
     inside = method.name != own.name or seed != run.settings.seed
     settings = _settings(run, method, own, seed)
-    run.progress.say(f"draw {seed}, method {method.name}")
     with draw_of(run, settings, method.name) if inside else nullcontext(run) as draw:
         yield draw
 
@@ -241,9 +226,7 @@ def drawn(run: Run, method: Method, own: Method, seed: int) -> Iterator[Run]:
 def _settings(run: Run, method: Method, own: Method, seed: int) -> Settings:
     settings = run.settings
     if method.name != own.name:
-        # What the methods decide of the rounding; all else is the run's own.
-        names = {name for each in METHODS.values() for name in given(each.settings)}
-        settings = on_top_of(
-            settings, Settings(**{name: getattr(method.settings, name) for name in names - {"hold_out"}})
-        )
+        # What the methods decide of the rounding; all else is the run's own, its samples among it.
+        names = {name for each in METHODS.values() for name in given(each.settings)} - SAMPLING
+        settings = on_top_of(settings, Settings(**{name: getattr(method.settings, name) for name in names}))
     return on_top_of(settings, Settings(seed=seed))

@@ -10,7 +10,7 @@ from typing import Any
 from ..exporters.onnx.write import write_onnx
 from ..exporters.subject import Subject
 from ..latency.machine import Machine, here
-from ..latency.measured import Measured, measure
+from ..latency.measured import MeasuredFiles, measure
 from ..runs.disk import fingerprint_json, reading
 from ..runs.run import Run
 from ..solve.allowed import Allowed
@@ -27,7 +27,7 @@ GAIN = 0.02  # of the time: what is less faster than this is not told apart
 class Timing:
     """What plans were predicted to take, and what their files took."""
 
-    measured: Measured
+    measured: MeasuredFiles
     predicted_ms: dict[Plan, float]
     baseline: Plan  # float
 
@@ -178,7 +178,7 @@ class Fastest:
         ms = {plan: kept.ms[plan.key] for plan in asked if plan.key in kept.ms}
         faults = {plan: kept.faults[plan.key] for plan in asked if plan.key in kept.faults}
         predicted = {plan: self._predicted(plan) for plan in ms if self._is_known(plan)}
-        self.timing = Timing(Measured(kept.runtime, threads, ms, faults, length), predicted, self.float)
+        self.timing = Timing(MeasuredFiles(kept.runtime, threads, ms, faults, length), predicted, self.float)
 
 
 @dataclass
@@ -203,7 +203,7 @@ class Kept:
     def knows(self, plan: Plan) -> bool:
         return plan.key in self.ms or plan.key in self.faults
 
-    def add(self, measured: Measured, baseline: Plan) -> None:
+    def add(self, measured: MeasuredFiles, baseline: Plan) -> None:
         """Keep what was measured now, in the scale of before: `baseline` is in every group of files."""
         known, now = self.ms.get(baseline.key), measured.ms.get(baseline)
         scale = 1.0 if known is None or now is None else known / now

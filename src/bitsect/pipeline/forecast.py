@@ -116,7 +116,7 @@ def _searching(
     else:
         passes |= _scoring(scoring, samples, layers)
         judged = formats * math.ceil(math.log2(layers + 1)) + formats
-        judged = layers * formats if goal.search == "progressive" else judged
+        judged = layers * formats if goal.search.endswith("progressive") else judged
     passes["search"] = ROUNDED * judged * samples
     return passes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ def frontier(
     if goal.destination is not None:
         _, settings, goal = destined(run, None, settings, goal)
     with open_run(run, None, settings, resources, trust=trust, progress=progress) as opened:
-        return curve_of(opened, goal, parse_targets(targets), test_data)
+        return curve_of(opened, goal, Target.several(targets), test_data)
 
 
 def curve_of(run: Run, goal: Goal, targets: Sequence[Target], test_data: Any = None) -> Curve:
@@ -86,7 +86,7 @@ def curve_of(run: Run, goal: Goal, targets: Sequence[Target], test_data: Any = N
         run, judge, float_network, allowed_formats(run.layers, goal, table), table, damage
     )
     objective = goal.objective if table is not None else "size"
-    found = _Reading(run, points, float_network, objective).all(targets, test_data)
+    found = _ReadingOff(run, points, float_network, objective).all(targets, test_data)
     device = None if table is None else table.device
     curve = Curve(points, float_network.accuracy, found, len(judge.judged), device, objective)
     keep_curve(run, curve)
@@ -116,17 +116,6 @@ def keep_curve(run: Run, curve: Curve) -> None:
     data = curve.to_json()
     points = [{**each, "layers": None, "order": order.get(each["key"])} for each in data["points"]]
     run.folder.write_json("curve.json", {**data, "targets": [], "points": points})
-
-
-def parse_targets(targets: Any) -> tuple[Target, ...]:
-    """The targets in `targets`: a list, or text with commas."""
-    if targets is None:
-        return ()
-    if isinstance(targets, str):
-        targets = [part for part in targets.split(",") if part.strip()]
-    listed = list(targets) if isinstance(targets, Iterable) else [targets]
-    found = [each if isinstance(each, Target) else Target.parse(each) for each in listed]
-    return tuple(dict.fromkeys(found))
 
 
 def _completed(goal: Goal, known: dict[str, Any], targets: Sequence[Target]) -> Goal:
@@ -175,7 +164,7 @@ def _names(run: Run, allowed: Allowed) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _ReadingOff:
     """Plans read off a curve."""
 
     run: Run

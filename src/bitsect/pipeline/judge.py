@@ -13,7 +13,7 @@ from ..errors import BitsectError
 from ..names import calling
 from ..rounding.model import QuantizedModel
 from ..runs.run import Run
-from ..solve.search.problem import Judge as Ask
+from ..solve.search.problem import Ask
 from ..sources.data import Samples
 from ..sources.fingerprint import fingerprint
 from ..sources.tasks.task import Task

@@ -9,7 +9,7 @@ from ..errors import OptionError
 from ..runs.run import Run
 from ..solve.allowed import Allowed
 from ..solve.costs import cost_table
-from ..solve.search.problem import Judge, Problem
+from ..solve.search.problem import Ask, Problem
 from ..values import Format, Goal, LatencyTable, Scores, Scoring, high_to_low
 from ..values.goal import parse_formats
 from ..values.scoring import EACH
@@ -33,7 +33,7 @@ def state_problem(
     goal: Goal,
     allowed: Allowed,
     needed: Fraction,
-    judge: Judge,
+    judge: Ask,
     table: LatencyTable | None,
 ) -> tuple[Problem, Scores]:
     """Everything that a search may know, and the scores of the layers in the highest format."""
@@ -55,7 +55,7 @@ def scored_problem(
 
 
 def unscored_problem(
-    run: Run, goal: Goal, allowed: Allowed, needed: Fraction, judge: Judge, table: LatencyTable | None
+    run: Run, goal: Goal, allowed: Allowed, needed: Fraction, judge: Ask, table: LatencyTable | None
 ) -> Problem:
     """What is known before any layer is scored."""
     costs = cost_table(run.layers, allowed.formats, table, goal.objective)

@@ -60,7 +60,8 @@ def quantize(
         data: samples to calibrate and search on: the path of an .npz or .safetensors file or of a folder
             of images, `zoo:NAME`, tensors (inputs, labels), or any iterable of such batches. A network of
             the zoo brings its own.
-        method: named defaults for all options: `bitsect`, or `paper`; a run that is continued keeps its own.
+        method: named defaults for all options: `bitsect`, `paper` or `paper-literal`; a run that is continued
+            keeps its own.
         test_data: samples that the search does not see; the closing table shows both.
         validation_data: samples to prove the target on, in place of held-out ones of `data`.
         evaluate: a function of a module that returns a number, in place of the task's accuracy.

@@ -24,7 +24,7 @@ from ..values import Goal, LatencyTable, Plan, Scores, Scoring, Target
 from ..values.curve import Curve
 from ..values.options import to_json
 from .fastest import Timing
-from .frontier import curve_of, parse_targets
+from .frontier import curve_of
 from .promise import Promise, is_vouched_by_others, judged_before
 from .rivals import Other
 from .rows import Row, Tested
@@ -171,7 +171,7 @@ class Result:
         options = {name: getattr(self.goal, name) for name in ("formats", "keep", "objective")}
         goal = Goal(**options, latency=self.table, evaluations=self.goal.evaluations)
         with self.run.reopened() as run:
-            return curve_of(run, goal, parse_targets(targets), test_data)
+            return curve_of(run, goal, Target.several(targets), test_data)
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write the plan; by default into the run folder."""

@@ -11,10 +11,10 @@ from ..errors import DataError, RunError
 from ..runs.opening import own_samples
 from ..runs.run import Run
 from ..solve.allowed import Allowed
-from ..solve.costs import cost
+from ..solve.costs import cost_where_run
 from ..sources.data import Samples
 from ..sources.data.load import MEMORY
-from ..values import Cost, Evaluation, LatencyTable, Layer, Plan, Target
+from ..values import Cost, Evaluation, LatencyTable, Plan, Target
 from .judge import Evaluate, Judge
 
 
@@ -83,14 +83,9 @@ def compare(
     plans = {"float": Plan.uniform(run.layers), **uniform, "plan": found}
     with run.progress.stage("compare", len(plans)) as judge.progress:
         return tuple(
-            Row(name, plan, judge(plan), _cost(plan, run.layers, table)) for name, plan in plans.items()
+            Row(name, plan, judge(plan), cost_where_run(plan, run.layers, table))
+            for name, plan in plans.items()
         )
-
-
-def _cost(plan: Plan, layers: tuple[Layer, ...], table: LatencyTable | None) -> Cost:
-    """What `plan` costs; without latency where the device does not run it."""
-    runs = table is None or all(table.supports(plan[layer.name], layer) for layer in layers)
-    return cost(plan, layers, table if runs else None)
 
 
 def test_rows(

@@ -11,6 +11,7 @@ from ..solve.metrics import metric_named
 from ..values import INT8, Goal, Resources, Scores, Scoring, Settings
 from ..values.goal import parse_formats
 from .asked import Asked
+from .compare import drawn
 from .keywords import with_options
 from .methods import destined, method_of
 from .notes import about_output
@@ -36,8 +37,10 @@ def sensitivity(
     >>> len(scores.layers)
     22
 
-    Arguments are those of `quantize`. Layers are scored in `score_format`, int8 where none is given.
+    Arguments are those of `quantize`. Layers are scored in `score_format`, int8 where none is given. In the
+    folder of a run of another method they are scored under the rounding of the one that is named.
     """
+    own = method_of(model, None if fresh else out, None if is_folder(model) else method)
     chosen = method_of(model, None if fresh else out, method)
     scoring = chosen.complete(Asked.of(model).on_scoring(scoring, trust=trust))
     settings = settings if is_folder(model) else chosen.complete(settings)
@@ -47,7 +50,8 @@ def sensitivity(
     with open_run(
         model, data, settings, resources, out=out, fresh=fresh, trust=trust, progress=progress
     ) as run:
-        run.folder.note(method=chosen.name, destination=destination.name)
+        run.folder.note(method=own.name, destination=destination.name)
         for note in about_output(run):
             run.progress.say(note)
-        return run.score(scoring, format)
+        with drawn(run, chosen, own, run.settings.seed) as draw:
+            return draw.score(scoring, format)

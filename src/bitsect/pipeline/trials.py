@@ -15,8 +15,7 @@ from ..runs.run import Run
 from ..solve.allowed import Allowed, allowed_formats
 from ..solve.answer import solve, threshold
 from ..solve.costs import cost
-from ..solve.search.problem import Found, Problem
-from ..solve.search.problem import Judge as Ask
+from ..solve.search.problem import Ask, Found, Problem
 from ..sources.data import Samples
 from ..values import FLOAT, Evaluation, Format, Goal, LatencyTable, Plan, Scoring
 from ..values.format import FLOAT_BITS, rank
@@ -32,7 +31,7 @@ BESIDES = ("target", "max_drop", "evaluations")  # what of a goal the orders of 
 
 
 @dataclass
-class Bench:
+class TrialBench:
     """One draw, with everything that trials on it share."""
 
     run: Run

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..solve.looks import NOT_EXPECTED, ONLY_EXPECTED
 from ..values.target import Target
-from .story import BAD, GOOD, OPEN, UNSURE, Promise, Row, Seen, Verdict
+from .story import BAD, GOOD, OPEN, UNSURE, Seen, ShownPromise, ShownRow, ShownVerdict
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ def answer_of(result: Json) -> Json:
     }
 
 
-def _rows(result: Json, promise: Promise | None) -> Iterator[Row]:
+def _rows(result: Json, promise: ShownPromise | None) -> Iterator[ShownRow]:
     uniform = {str(row.get("name", f"all {name}")): row for name, row in result["uniform"].items()}
     test = result.get("test") or {}
     tested = {name: test[name] for name in ("float", "plan") if name in test}
@@ -42,7 +42,7 @@ def _rows(result: Json, promise: Promise | None) -> Iterator[Row]:
     times = (result.get("measured") or {}).get("plans", {})
     for name, row in {"float": result["float"], **uniform, "plan": result["plan"]}.items():
         seen, took = tested.get(name), times.get(name, {})
-        yield Row(
+        yield ShownRow(
             name,
             _seen(row),
             1e6 * float(row["size_mb"]),
@@ -61,10 +61,10 @@ def _seen(row: Json) -> Seen:
     return Seen.of(float(row["accuracy"]), int(row["samples"]))
 
 
-def _promise(data: Json | None) -> Promise | None:
+def _promise(data: Json | None) -> ShownPromise | None:
     if data is None:
         return None
-    return Promise(
+    return ShownPromise(
         str(data["verdict"]),
         bool(data["proven"]),
         int(data["samples"]),
@@ -75,29 +75,30 @@ def _promise(data: Json | None) -> Promise | None:
     )
 
 
-def _verdict(result: Json, rows: tuple[Row, ...], promise: Promise | None) -> Verdict:
+def _verdict(result: Json, rows: tuple[ShownRow, ...], promise: ShownPromise | None) -> ShownVerdict:
     target, met = result["target"], bool(result["target_met"])
     if target is None:
         spent = result["goal"].get("budget") or result["goal"].get("max_size")
-        return Verdict(OPEN, f"The most accurate plan within {spent}", "no target was asked for")
+        return ShownVerdict(OPEN, f"The most accurate plan within {spent}", "no target was asked for")
     kept = _kept(Target.parse(target), bool(result["agreement"]), bool(result["judge"]))
     if promise is not None:
         seen = _shown(promise)
         if promise.proven:
-            return Verdict(GOOD, f"It {kept[0]}", f"proven {seen}")
+            return ShownVerdict(GOOD, f"It {kept[0]}", f"proven {seen}")
         if met:
             verdict, _, why = promise.verdict.partition(": ")
             seems = "is expected to" if verdict == ONLY_EXPECTED else "seems to"
-            return Verdict(UNSURE, f"It {seems} {kept[1]}", f"not proven {seen}; {why}".removesuffix("; "))
+            said = f"not proven {seen}; {why}".removesuffix("; ")
+            return ShownVerdict(UNSURE, f"It {seems} {kept[1]}", said)
         fails = f"is not expected to {kept[1]}" if promise.verdict == NOT_EXPECTED else kept[2]
-        return Verdict(BAD, f"It {fails}", seen)
+        return ShownVerdict(BAD, f"It {fails}", seen)
     tested = rows[-1].tested
     if tested is not None:
         met = bool(result["test"]["target_met"])
         seen = f"on {tested.samples:,} test samples that the search has not seen"
-        return Verdict(GOOD if met else BAD, f"It {kept[0] if met else kept[2]}", seen)
+        return ShownVerdict(GOOD if met else BAD, f"It {kept[0] if met else kept[2]}", seen)
     seen = "on the samples that were searched on; no others were looked at"
-    return Verdict(UNSURE if met else BAD, f"It {kept[0] if met else kept[2]}", seen)
+    return ShownVerdict(UNSURE if met else BAD, f"It {kept[0] if met else kept[2]}", seen)
 
 
 def _kept(target: Target, agreement: bool, judge: bool) -> tuple[str, str, str]:
@@ -115,7 +116,7 @@ def _kept(target: Target, agreement: bool, judge: bool) -> tuple[str, str, str]:
     return f"keeps {share}", f"keep {share}", f"does not keep {share}"
 
 
-def _shown(promise: Promise) -> str:
+def _shown(promise: ShownPromise) -> str:
     seen = f"on {promise.samples:,} held-out samples that the search has not seen"
     if promise.kept is not None:
         seen += f": {promise.kept:.2%} kept"

@@ -23,16 +23,16 @@ from .story import (
     BlameStory,
     CurveStory,
     LayerStory,
-    Point,
     Remedied,
     Scored,
+    ShownPoint,
+    ShownVerdict,
     Story,
-    Verdict,
 )
 
 T = TypeVar("T")
 Json = dict[str, Any]
-EDITED = Verdict(
+EDITED = ShownVerdict(
     OPEN,
     "plan.json was edited after it was judged",
     "figures are of the plan before; `bitsect evaluate RUN` judges the new one",
@@ -225,7 +225,7 @@ def _curve(data: Json, target: str | None, result: Json | None) -> CurveStory:
         needed = baseline * float(asked.relative) if asked.relative is not None else None
         needed = max(0.0, baseline - float(asked.max_drop)) if asked.max_drop is not None else needed
     points = tuple(
-        Point(
+        ShownPoint(
             str(each["key"]),
             tuple(map(str, each["names"])),
             float(each["accuracy"]),

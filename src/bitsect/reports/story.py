@@ -44,7 +44,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Row:
+class ShownRow:
     """A plan of the closing table: float, one format for all layers, or the plan that was found."""
 
     name: str
@@ -66,7 +66,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Promise:
+class ShownPromise:
     """What held-out samples prove."""
 
     verdict: str
@@ -79,7 +79,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ShownVerdict:
     """Whether the target is kept, said first."""
 
     tone: str  # GOOD, UNSURE, BAD or OPEN
@@ -112,11 +112,11 @@ class Scored:
 
     @property
     def name(self) -> str:
-        return f"{self.scores.metric} at {self.scores.format}"
+        return f"{self.scores.called} at {self.scores.format}"
 
 
 @dataclass(frozen=True)
-class Point:
+class ShownPoint:
     """An evaluated plan on the curve."""
 
     key: str
@@ -141,7 +141,7 @@ class Point:
 class CurveStory:
     """Accuracy against cost."""
 
-    points: tuple[Point, ...]
+    points: tuple[ShownPoint, ...]
     float_accuracy: float
     device: str | None
     needed: float | None = None  # the least accuracy that keeps the target
@@ -198,10 +198,10 @@ class Story:
     method: str | None = None
     destination: str | None = None
     target: str | None = None
-    verdict: Verdict = Verdict(OPEN, "This run is not finished", "no plan has been found yet")
+    verdict: ShownVerdict = ShownVerdict(OPEN, "This run is not finished", "no plan has been found yet")
     finished: bool = False
-    rows: tuple[Row, ...] = ()
-    promise: Promise | None = None
+    rows: tuple[ShownRow, ...] = ()
+    promise: ShownPromise | None = None
     layers: tuple[LayerStory, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     scored: tuple[Scored, ...] = ()
@@ -232,11 +232,11 @@ class Story:
         return PurePath(self.network).name if self.network.endswith(".pt2") else self.network
 
     @property
-    def float_row(self) -> Row | None:
+    def float_row(self) -> ShownRow | None:
         return self.rows[0] if self.rows else None
 
     @property
-    def plan_row(self) -> Row | None:
+    def plan_row(self) -> ShownRow | None:
         return self.rows[-1] if self.rows else None
 
     @property

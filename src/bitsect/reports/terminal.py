@@ -10,7 +10,7 @@ from rich.text import Text
 from ..values.cost import megabytes
 from ..values.evaluation import accuracy_shown
 from ..values.format import FLOAT
-from .story import BAD, GOOD, OPEN, UNSURE, BlameStory, Row, Scored, Seen, Story
+from .story import BAD, GOOD, OPEN, UNSURE, BlameStory, Scored, Seen, ShownRow, Story
 
 LEAST, WIDE = 40, 130  # columns: what is always there, and from where on two things stand side by side
 SHOWN = 8  # layers, pairs and notes of each kind; the report and the other commands hold all
@@ -89,7 +89,7 @@ def _before_and_after(story: Story, width: int) -> Lines:
         return []
     rows = _fitting(story.rows, width)
     names = [row.name.removeprefix("all ").removesuffix(" where allowed") for row in rows]
-    kinds: list[tuple[str, Callable[[Row], Seen | None]]] = [
+    kinds: list[tuple[str, Callable[[ShownRow], Seen | None]]] = [
         ("on held-out", lambda row: row.held_out),
         ("on test", lambda row: row.tested),
         ("on searched", lambda row: row.searched),
@@ -119,7 +119,7 @@ def _before_and_after(story: Story, width: int) -> Lines:
 LABEL, CELL = 15, 11
 
 
-def _fitting(rows: Sequence[Row], width: int) -> Sequence[Row]:
+def _fitting(rows: Sequence[ShownRow], width: int) -> Sequence[ShownRow]:
     """The rows that have room; float and the plan always have."""
     room = max(2, (width - LABEL) // CELL)
     return rows if len(rows) <= room else [*rows[: room - 1], rows[-1]]

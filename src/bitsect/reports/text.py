@@ -1,11 +1,10 @@
-"""Rows as text: CSV for programs, Markdown for people."""
+"""What is shown as text for programs: rows as CSV, values as JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -32,21 +31,3 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
     return value
-
-
-def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown; what a cell holds stays text, whatever is in it.
-
-    >>> print(markdown_table(["layer", "bits"], [["a|b", "8"]]))
-    | layer | bits |
-    |---|---|
-    | a\\|b | 8 |
-    """
-    lines = [heads, *rows]
-    shown = ["| " + " | ".join(map(plain, cells)) + " |" for cells in lines]
-    return "\n".join([shown[0], "|---" * len(heads) + "|", *shown[1:]])
-
-
-def plain(text: str) -> str:
-    """`text` as Markdown that shows it: what would mark it up is escaped, and it stays on one line."""
-    return re.sub(r"([\\`*_\[\]|<>])", r"\\\1", " ".join(text.split()))

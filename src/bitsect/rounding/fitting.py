@@ -23,7 +23,7 @@ from ..values import Format
 from ..values.grid import Grid
 from ..values.pieces import Done, Piece
 from .columns import Columns, are_known
-from .gptq import Means, Moments, fit
+from .gptq import InputMeans, Moments, fit
 from .rounder import Rounder, is_fitted
 from .weights import Codes, run_length
 
@@ -287,7 +287,7 @@ class _Sums:
         for place, own in enumerate(self.counts):
             if not own:  # nothing is known of this place: it asks for nothing
                 unknown = torch.zeros_like(self.totals[bits, place][0])
-                places.append(Means(unknown, unknown, 0.0))
+                places.append(InputMeans(unknown, unknown, 0.0))
                 continue
             means = [total / own for total in self.totals[bits, place]]
             gram -= own * means[1][:, :, None] * means[1][:, None]
@@ -298,7 +298,7 @@ class _Sums:
                 mean + shift[:, 0].double().cpu()
                 for mean, shift in zip(means, self.shifts[bits, place], strict=True)
             )
-            places.append(Means(z + error, z, own / count))
+            places.append(InputMeans(z + error, z, own / count))
         drift = cross if cross is None or self.through_weight else weight @ cross
         return Moments(gram.div_(count), None if drift is None else drift.div_(count), places)
 

@@ -36,7 +36,7 @@ _PART = 1 << 22  # weights that are rounded at once
 
 
 @dataclass(frozen=True)
-class Means:
+class InputMeans:
     """The mean columns of one place where a layer multiplies, (groups, columns) in float64."""
 
     x: Tensor
@@ -53,7 +53,7 @@ class Moments:
 
     covariance: Tensor  # of z: (groups, columns, columns)
     drift: Tensor | None  # of W·(x − z) with z: (groups, channels, columns); None if it is not wanted
-    places: Sequence[Means]
+    places: Sequence[InputMeans]
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def _like(name: str, table: Mapping[str, Mapping[int, Range]], unsigned: bool) -
     return widest
 
 
-class Method(Protocol):
+class RangeMethod(Protocol):
     """How far the codes of a tensor reach, from the magnitudes of its values."""
 
     def __init__(self, samples: int, settings: Settings) -> None: ...
@@ -195,7 +195,7 @@ class LeastError:
 class _Seen:
     """What has been seen of one tensor."""
 
-    def __init__(self, name: str, method: Method, of_layer: bool, nodes: int) -> None:
+    def __init__(self, name: str, method: RangeMethod, of_layer: bool, nodes: int) -> None:
         self.name, self.method, self.of_layer = name, method, of_layer
         self.nodes = nodes  # that make its values, each a part of them
         self.parts: list[Tensor] = []

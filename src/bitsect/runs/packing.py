@@ -29,22 +29,22 @@ ALIGNED = 64
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedObject:
     """An object in two parts."""
 
     rest: bytes
     arrays: tuple[Bytes, ...]
 
 
-def pack(value: Any) -> Packed:
+def pack(value: Any) -> PackedObject:
     """`value` in two parts."""
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
-    return Packed(file.getvalue(), tuple(pickler.arrays))
+    return PackedObject(file.getvalue(), tuple(pickler.arrays))
 
 
-def unpack(packed: Packed) -> Any:
+def unpack(packed: PackedObject) -> Any:
     """What was packed, its arrays where they lie."""
     return _Unpickler(packed).load()
 
@@ -82,7 +82,7 @@ def _is_plain(obj: Any) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: PackedObject) -> None:
         super().__init__(io.BytesIO(packed.rest))
         self._arrays = packed.arrays
         self._memory: dict[int, Any] = {}
@@ -137,7 +137,7 @@ class OnShelf:
             np.memmap(self.path, np.uint8, "c", offset, (length,)).view(np.ndarray)
             for offset, length in self.places
         ]
-        return unpack(Packed(self.rest, tuple(arrays)))
+        return unpack(PackedObject(self.rest, tuple(arrays)))
 
 
 # Programs

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import MissingExtraError, OptionError
 from ..files import first_line
 from ..names import child_path
-from .packing import Packed, pack, unpack
+from .packing import PackedObject, pack, unpack
 from .worker import Worker, that_travels
 from .workers import DiedError
 
@@ -147,7 +147,7 @@ class InStore:
     def __call__(self) -> Any:
         import ray
 
-        packed: Packed = ray.get(self.where)
+        packed: PackedObject = ray.get(self.where)
         return unpack(packed)
 
 

@@ -306,9 +306,11 @@ class Run:
         drawn = on_top_of(scoring, Scoring(probes=probes))
         measured = measuring.tables(metric.needs, format, drawn)
         losses = measured.losses.get(format.name)
+        pairs = None
         if losses is not None and losses.pair is not None:
-            self._keep_pairs(Interaction.of_losses(losses, format.name, measured.layers))
-        return score(measured, metric, format, drawn)
+            pairs = Interaction.of_losses(losses, format.name, measured.layers)
+            self._keep_pairs(pairs)
+        return replace(score(measured, metric, format, drawn), pairs=pairs)
 
     def damage(
         self, changes: Sequence[Change], most: int | None = None, until_stable: float | None = None

@@ -8,13 +8,13 @@ from pathlib import Path
 from ..values import Resources
 from .processes import Processes
 from .progress import Progress
-from .workers import Site, Workers
+from .workers import Workers, WorkerSite
 
 
 def hired(resources: Resources, threads: int | None, folder: Path, progress: Progress) -> Workers | None:
     """The workers that were asked for, on their way; None where this process does all work itself."""
     threads = threads or 1
-    site: Site
+    site: WorkerSite
     if resources.ray is not None:
         from .ray import Cluster
 

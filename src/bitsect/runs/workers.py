@@ -41,7 +41,7 @@ class Line(Protocol):
         """End it at once."""
 
 
-class Site(Protocol):
+class WorkerSite(Protocol):
     """Where workers live."""
 
     size: int  # how many there are to be
@@ -118,7 +118,7 @@ class _Hand:
 class Workers:
     """The workers of a run; each knows the program and the desks that it was asked to work at."""
 
-    site: Site
+    site: WorkerSite
     threads: int
     program: Program | None = None
     desks: list[Desk] = field(default_factory=list, init=False)

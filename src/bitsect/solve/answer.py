@@ -9,7 +9,7 @@ from ..errors import BitsectError, DataError, TargetError
 from ..names import calling, choose
 from ..values import FLOAT, Cost, Evaluation, Goal, LatencyTable, Plan, Target
 from .costs import cost
-from .search import SEARCHES, Search
+from .search import PRINTED, SEARCHES, Search
 from .search.frontier import frontier
 from .search.problem import Found, Problem
 from .search.uniform import or_cheaper_uniform
@@ -42,7 +42,7 @@ def solve(problem: Problem, goal: Goal, table: LatencyTable | None) -> Found:
     found, limits = None, goal.limits
     if goal.target is not None:
         found = _searched(problem, goal)
-        if goal.search != "literal":  # which is there to show what the printed one comes to
+        if goal.search not in PRINTED:
             found = or_cheaper_uniform(problem, found, lambda plan: spent(plan).price(goal.objective))
     if found is not None and (limits is None or limits.fits(spent(found.plan))):
         return found

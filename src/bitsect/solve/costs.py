@@ -27,6 +27,12 @@ def cost(plan: Plan, layers: Sequence[Layer], table: LatencyTable | None = None)
     return Cost(size, _ratio(size, full_size), work, _ratio(work, full_work), ms, ms_ratio)
 
 
+def cost_where_run(plan: Plan, layers: Sequence[Layer], table: LatencyTable | None) -> Cost:
+    """What `plan` costs; without latency where the device does not run it."""
+    runs = table is not None and all(table.supports(plan[layer.name], layer) for layer in layers)
+    return cost(plan, layers, table if runs else None)
+
+
 def latency_ms(plan: Mapping[str, Format], layers: Sequence[Layer], table: LatencyTable) -> float:
     """rest + Σ layers t(layer, format) + Σ boundaries, or Σ neighbours change(format, next format).
 

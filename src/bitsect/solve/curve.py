@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from ..values import Cost, Damage, Evaluation, LatencyTable, Layer, Plan
+from ..values import Damage, Evaluation, LatencyTable, Layer, Plan
 from ..values.curve import CurvePoint
-from .costs import cost
+from .costs import cost_where_run
 from .hull import hull
 
 
@@ -27,7 +27,7 @@ def curve_points(
         CurvePoint(
             plan,
             evaluation,
-            _cost(plan, layers, table),
+            cost_where_run(plan, layers, table),
             tuple(names.get(plan.key, ())),
             damage=_predicted(damage, plan),
         )
@@ -64,12 +64,6 @@ def read_off(points: Iterable[CurvePoint], threshold: Fraction, objective: str) 
             limit = max(limits, key=lambda damage: (parted(damage), damage))
             passed = [point for point in passed if point.damage is not None and point.damage <= limit]
     return min(passed, key=lambda point: point.cost.price(objective), default=None)
-
-
-def _cost(plan: Plan, layers: Sequence[Layer], table: LatencyTable | None) -> Cost:
-    """What `plan` costs; without latency where the device does not run it."""
-    runs = table is not None and all(table.supports(plan[layer.name], layer) for layer in layers)
-    return cost(plan, layers, table if runs else None)
 
 
 def _predicted(damage: Damage | None, plan: Plan) -> float | None:

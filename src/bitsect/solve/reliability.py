@@ -9,6 +9,7 @@ import numpy as np
 
 from ..values.format import Format
 from ..values.measured import Measured
+from ..values.ranks import spearman
 from ..values.scores import Scores
 from ..values.scoring import Scoring
 from .metrics import Array, Metric, tabulate
@@ -71,8 +72,9 @@ def score(
         tuple(values.tolist()),
         standard_error,
         split_half,
-        **draws,
-        probing=measured.probing if "probes" in draws else None,
+        draws.get("samples"),
+        draws.get("probes"),
+        measured.probing if "probes" in draws else None,
     )
 
 
@@ -105,24 +107,6 @@ def halved(draws: int, rng: np.random.Generator, count: int) -> Array:
         for column, half in ((k, shuffled[0::2]), (k + count, shuffled[1::2])):
             weights[half, column] = 1 / len(half)
     return weights
-
-
-def spearman(one: Array, other: Array) -> float:
-    """The correlation of two orders, −1 … 1; 0 where one of them is no order at all.
-
-    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]))
-    1.0
-    """
-    a, b = (ranks - ranks.mean() for ranks in (ranked(one), ranked(other)))
-    length = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / length) if length else 0.0
-
-
-def ranked(values: Array) -> Array:
-    """The place of each value in the sorted row, equal values sharing the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[place]
 
 
 def _draws(measured: Measured, metric: Metric, format: Format) -> dict[str, int]:

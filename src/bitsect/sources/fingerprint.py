@@ -25,13 +25,13 @@ def fingerprint(*objects: object) -> str:
     """
     digest = hashlib.sha256()
     for each in objects:
-        for part in _Reader(_package(each)).read(each):
+        for part in _Describer(_package(each)).read(each):
             digest.update(f"{len(part)}:".encode())
             digest.update(part)
     return digest.hexdigest()
 
 
-class _Reader:
+class _Describer:
     """Describes objects; functions and classes of the package `home` with all that is in them."""
 
     def __init__(self, home: str) -> None:

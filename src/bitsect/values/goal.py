@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import OptionError
+from ..names import listed
 from .budget import Budget
 from .format import FLOAT, INT4, INT8, Format, high_to_low
 from .options import check_options, option, options
@@ -159,11 +160,7 @@ def parse_confidence(confidence: Any) -> float | None:
 
 def parse_formats(formats: Any) -> tuple[Format, ...]:
     """The formats to choose from besides float, from high to low; text may hold several, with commas."""
-    if isinstance(formats, str):
-        formats = [name.strip() for name in formats.split(",") if name.strip()]
-    elif isinstance(formats, Format):
-        formats = [formats]
-    formats = (INT8, INT4) if formats is None else tuple(formats)
+    formats = (INT8, INT4) if formats is None else tuple(listed(formats))
     if not all(isinstance(each, str | Format) for each in formats):
         raise OptionError(f"formats {formats!r}: expected names such as 'int8,int4'")
     parsed = high_to_low(Format.parse(each) if isinstance(each, str) else each for each in formats)

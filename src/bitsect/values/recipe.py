@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import BitsectError
-from ..names import check_name
+from ..names import check_name, listed
 from .goal import Goal
 from .method import METHODS
 from .options import given, names_of
@@ -56,8 +56,8 @@ class Recipe:
                 name,
                 model,
                 method,
-                tuple(Target.parse(each) for each in _listed(data, "targets")),
-                tuple(map(str, _listed(data, "searches"))),
+                Target.several(data.get("targets")),
+                tuple(map(str, listed(data.get("searches")))),
                 **values,
             )
         except (BitsectError, TypeError) as error:
@@ -68,9 +68,3 @@ class Recipe:
         """`asked` with this recipe's options where nothing else was asked for."""
         (own,) = (each for each in (self.settings, self.scoring, self.goal) if type(each) is type(asked))
         return type(asked)(**{**given(own), **given(asked)})
-
-
-def _listed(data: Mapping[str, Any], name: str) -> list[Any]:
-    """What a list holds; one entry may stand alone."""
-    value = data.get(name, [])
-    return list(value) if isinstance(value, list) else [value]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BitsectError
 from .format import Format
 from .probing import Probing
+
+if TYPE_CHECKING:
+    from .shown import Interaction
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Scores:
     samples: int | None = None  # that they rest on
     probes: int | None = None  # of the Hessian, each through all samples
     probing: Probing | None = None  # where they rest on traces
+    pairs: Interaction | None = field(default=None, compare=False)  # where they rest on pairs of layers
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.values) == len(self.standard_error or self.values):
@@ -60,6 +64,16 @@ class Scores:
         """
         counts = {"samples": self.samples, "probes": self.probes}
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count is not None)
+
+    @property
+    def called(self) -> str:
+        """The metric as it is printed: traces are the Hessian's own only where the outputs are not curved.
+
+        >>> Scores("hessian", Format(8, 8), (), (), probing=Probing("gauss-newton", 0.1, 0.1, ("fc",))).called
+        'hessian (Gauss–Newton)'
+        """
+        part = self.probing is not None and self.probing.gauss_newton_part
+        return f"{self.metric} (Gauss–Newton)" if part else self.metric
 
     def doubts(self) -> Iterator[str]:
         """What a reader must know of the traces behind them, if there are any."""

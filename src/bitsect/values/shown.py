@@ -97,6 +97,7 @@ class Interaction:
     format: str
     layers: tuple[str, ...]
     table: Array  # [L, L]; the diagonal holds what each layer does alone
+    standard_error: Array | None = None  # [L, L], over samples; None where it is not known
 
     def __post_init__(self) -> None:
         count = len(self.layers)
@@ -109,10 +110,13 @@ class Interaction:
         assert losses.pair is not None
         single, base = losses.single.mean(axis=1), losses.base.mean()
         table = np.diag(single - base).astype(np.float64)
-        first, second = np.triu_indices(len(layers), 1)
-        excess = losses.pair.mean(axis=1) - np.maximum(single[first], single[second])
-        table[first, second] = table[second, first] = excess
-        return cls("excess loss", format, layers, table)
+        error = np.full_like(table, np.nan)
+        for row, (i, j) in enumerate(zip(*np.triu_indices(len(layers), 1), strict=True)):
+            excess = losses.pair[row].astype(np.float64) - losses.single[i if single[i] >= single[j] else j]
+            table[i, j] = table[j, i] = excess.mean()
+            if len(excess) > 1:
+                error[i, j] = error[j, i] = excess.std(ddof=1) / len(excess) ** 0.5
+        return cls("excess loss", format, layers, table, error)
 
     @classmethod
     def of_damage(cls, damage: Damage, format: Format) -> Interaction:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from typing import Any
 
 from ..errors import BitsectError
+from ..names import listed
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,16 @@ class Target:
         if number is None or not 0 < number <= 1:
             raise BitsectError(f"target '{text}' is not a share above 0 and up to 1, such as 99.9% or 0.999")
         return cls(relative=number)
+
+    @classmethod
+    def several(cls, given: Any) -> tuple[Target, ...]:
+        """The targets of a list, or of text with commas, each once.
+
+        >>> [str(each) for each in Target.several("98%,0.99,99%")]
+        ['98%', '99%']
+        """
+        found = (each if isinstance(each, cls) else cls.parse(each) for each in listed(given))
+        return tuple(dict.fromkeys(found))
 
     @classmethod
     def drop(cls, points: float | str) -> Target:

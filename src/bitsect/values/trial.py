@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .cost import Cost
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -168,6 +170,8 @@ class Compared:
     left_out: tuple[str, ...] = ()  # set-ups that do not go together, in words
     test: str | None = None  # the samples of the test
     device: str | None = None  # whose latency
+    samples: str | None = None  # those of the run's own draw
+    float_cost: Cost | None = None  # that the ratios of trials are of
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -177,6 +181,8 @@ class Compared:
             "left_out": list(self.left_out),
             "test": self.test,
             "device": self.device,
+            "samples": self.samples,
+            "float_cost": self.float_cost and self.float_cost.to_json(),
         }
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from ...sources.data import Samples
 from ...sources.data.samples import Inputs
 from ...values import FLOAT, Format, Plan
 from ..exporter import Written
-from ..proof import INTEGER_KERNELS, WEIGHT_ONLY_KERNELS, Comparison, Proof
+from ..proof import INTEGER_KERNELS, WEIGHT_ONLY_KERNELS, BatchComparison, Proof
 from ..runtimes.apart import Apart, Fault, Model, Times
 from ..runtimes.onnxruntime import OnnxModel, ReferenceModel, feed_of, kernels, latencies_ms
 from ..runtimes.openvino import OpenVinoModel
@@ -53,7 +53,7 @@ def prove(
     elsewhere = written.destination == "openvino"
     model = _model_of(written, samples)
     codes = written.codes if for_runtime else None
-    comparison = Comparison(program, subject.rounder(plan), model, subject.task, codes)
+    comparison = BatchComparison(program, subject.rounder(plan), model, subject.task, codes)
     for batch in samples.batches(batch_size if for_runtime or elsewhere else 4):
         with naming(samples, batch.indices):
             comparison.add(batch)
@@ -91,7 +91,7 @@ def prove(
 
 
 def _openvino_in_float(
-    model: OpenVinoModel, found: Comparison, plan: Plan, samples: Samples
+    model: OpenVinoModel, found: BatchComparison, plan: Plan, samples: Samples
 ) -> tuple[str, ...]:
     """Layers in integers that OpenVINO runs in float, where lengths are free or where all shapes are fixed.
 
@@ -99,7 +99,7 @@ def _openvino_in_float(
     """
     batch = next(iter(samples.batches(FIXED_SAMPLES)))
     fixed = OpenVinoModel(model.path, fixed=batch.inputs)
-    again = Comparison(found.program, found.rounding, fixed, found.task, None)
+    again = BatchComparison(found.program, found.rounding, fixed, found.task, None)
     with naming(samples, batch.indices):
         again.add(batch)
     found.differing = sorted({*found.differing, *again.differing})

@@ -70,7 +70,7 @@ def narrowest(value: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldCodes:
     """How the weight of a layer is held: its shape and type, which axes are what, and its format."""
 
     shape: torch.Size

@@ -25,7 +25,7 @@ from ...rounding.rounder import Fitted, Rounder
 from ...rounding.weights import Codes
 from ...values import Format, Plan, Ranges, placement_named
 from ..constants import needed_constants, rounded_weights
-from .codes import Held, packed_size
+from .codes import HeldCodes, packed_size
 from .graph import architecture
 from .write import KEY, VERSION, digest
 
@@ -83,7 +83,7 @@ class Packed:
             format, name = plan[multiply.layer], str(self.about["weights"][multiply.place.name])
             value = program.constant(operand.node)
             assert operand.layout is not None
-            held = Held(value.shape, value.dtype, operand.layout, format)
+            held = HeldCodes(value.shape, value.dtype, operand.layout, format)
             made[operand.node, operand.layout] = self._codes(name, held)
             bias = f"{multiply.place.name}.fitted_bias"
             if bias in self.tensors:
@@ -121,7 +121,7 @@ class Packed:
         now = dict(zip(self.about["tensors"], program.tensors, strict=True))
         return replace(ranges, table={now.get(name, name): row for name, row in ranges.table.items()})
 
-    def _codes(self, name: str, held: Held) -> Codes:
+    def _codes(self, name: str, held: HeldCodes) -> Codes:
         codes, kind = self._tensor(f"{name}.codes"), torch.int8 if held.bits > 4 else torch.uint8
         if codes.shape != (packed_size(held.shape.numel(), held.bits),) or codes.dtype != kind:
             raise BitsectError(f"{self.path}: '{name}.codes' are not the codes of {held.format}: {AGAIN}")

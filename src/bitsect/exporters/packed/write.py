@@ -25,7 +25,7 @@ from ...network.program import Program
 from ..constants import needed_constants, rounded_weights
 from ..exporter import Written
 from ..subject import Subject
-from .codes import Held, narrowest
+from .codes import HeldCodes, narrowest
 from .graph import architecture
 
 KEY, VERSION = "bitsect", 1
@@ -83,7 +83,7 @@ def packed_tensors(subject: Subject) -> tuple[dict[str, Tensor], dict[str, str]]
             name = targets.get(operand.node, operand.node.name)
             name = name if f"{name}.codes" not in tensors else f"{name}.{multiply.place.name}"
             value = program.constant(operand.node)
-            held = Held(value.shape, value.dtype, operand.layout, format)
+            held = HeldCodes(value.shape, value.dtype, operand.layout, format)
             codes, scales = held.pack(rounder.codes(multiply.layer, operand, format))
             tensors[f"{name}.codes"], tensors[f"{name}.scales"] = codes.cpu(), scales.cpu()
             named[key] = name

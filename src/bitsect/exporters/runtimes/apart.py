@@ -25,7 +25,7 @@ ADVICE = (
 )
 
 
-class DiedError(BitsectError):
+class RuntimeDiedError(BitsectError):
     """The process in which a model ran is gone."""
 
 
@@ -117,7 +117,7 @@ class Apart:
                 raise BitsectError(f"{self.engine}: {answer['error'][:300]}")
             yield answer
         self._process = None
-        raise DiedError(_end_of(process.wait()))
+        raise RuntimeDiedError(_end_of(process.wait()))
 
     def time(
         self,
@@ -153,7 +153,7 @@ class Apart:
                     if "timed" in answer:
                         found[answer["timed"]] = Times(tuple(answer["least"]), tuple(answer["mean"]))
                 return found
-            except DiedError as error:
+            except RuntimeDiedError as error:
                 fault = Fault(str(error))
                 # A kernel that dies does so at its first run; else nobody knows which one it was.
                 for name in [begun] if begun is not None else list(left):

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import BitsectError, DataError, ExportError, MissingExtraError, OptionError
 from ...files import first_line
 from ...sources.data.samples import Inputs
-from .apart import Apart, DiedError
+from .apart import Apart, RuntimeDiedError
 from .onnxruntime import Array, OnnxModel, read_about
 from .vetting import check_onnx
 
@@ -116,7 +116,7 @@ class ForeignModel(OnnxModel):
     def told(self, what: str, kind: type[BitsectError]) -> Iterator[None]:
         try:
             yield
-        except DiedError as error:
+        except RuntimeDiedError as error:
             raise ExportError(f"{self.path} does not run in {self.engine} here: {error}") from None
         except BitsectError as error:
             raise kind(f"{what}: {first_line(error)}") from None

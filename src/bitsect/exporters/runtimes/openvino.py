@@ -15,7 +15,7 @@ import torch
 from ...errors import BitsectError, DataError, ExportError, MissingExtraError
 from ...files import first_line
 from ...sources.data import Inputs
-from .apart import Apart, DiedError
+from .apart import Apart, RuntimeDiedError
 from .onnxruntime import Array, OnnxModel, read_about
 
 
@@ -59,7 +59,7 @@ class OpenVinoModel(OnnxModel):
     def _told(self, what: str, kind: type[BitsectError]) -> Iterator[None]:
         try:
             yield
-        except DiedError as error:
+        except RuntimeDiedError as error:
             raise ExportError(f"{self.path} does not run in OpenVINO here: {error}") from None
         except BitsectError as error:
             raise kind(f"{what}: {first_line(error)}") from None

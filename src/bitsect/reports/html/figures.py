@@ -147,7 +147,7 @@ def scores_figure(scored: Scored, formats: dict[str, str], colours: dict[str, st
                 "showticklabels": False,
             },
             "yaxis": {
-                "title": {"text": f"score by {clean(scores.metric)}"},
+                "title": {"text": f"score by {clean(scores.called)}"},
                 "type": "log" if log else "linear",
             }
             | {"exponentformat": "power"}

@@ -19,7 +19,7 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """One layer of the strip; the height says its bits, the widths how much of the network it is."""
 
     name: str
@@ -33,7 +33,7 @@ class Piece:
 class Strip:
     """The whole strip."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Segment, ...]
     measures: dict[str, str]
     default: str
     summary: str  # in words, for those who do not see it
@@ -53,7 +53,7 @@ def strip_of(story: Story) -> Strip | None:
     spans = {name: _spans(values) for name, values in sizes.items() if any(values)}
     default = "time" if "time" in spans else "layer"
     pieces = tuple(
-        Piece(
+        Segment(
             layer.name,
             _title(layer),
             str(layer.format),

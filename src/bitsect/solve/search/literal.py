@@ -1,12 +1,13 @@
-"""The paper's Algorithm 1 as printed, faults included, for comparison."""
+"""The paper's Algorithms 1 and 2 as printed, faults included."""
 
 from __future__ import annotations
 
 from .problem import Found, Problem, Trials
+from .progressive import layer_by_layer
 
 
 def literal(problem: Problem) -> Found:
-    """The plan on which the printed bisection ends, whether or not it passed: see `Found.met`.
+    """Algorithm 1: the plan on which the printed bisection ends, whether or not it passed (see `Found.met`).
 
     For each format b from high to low, with ll the layers by rising sensitivity:
 
@@ -38,3 +39,9 @@ def literal(problem: Problem) -> Found:
         plan = plan.replace(names[:threshold], format)
         trials.steps.append(f"{format}: {threshold} of {len(names)} layers")
     return trials.found(plan)
+
+
+def literal_progressive(problem: Problem) -> Found:
+    """Algorithm 2: `progressive` from the float network, with no uniform plan judged before."""
+    trials = Trials(problem)
+    return layer_by_layer(trials, trials.start())

@@ -16,7 +16,7 @@ MISSES = "this plan misses the target"
 NAMED = 5  # layers that an error names before it counts the rest
 
 
-class Judge(Protocol):
+class Ask(Protocol):
     """How well a plan does on the samples.
 
     With a threshold it may stop as soon as `Evaluation.reaches(threshold)` is decided; without one
@@ -38,7 +38,7 @@ class Problem:
     allowed: Mapping[str, tuple[Format, ...]]  # per layer; float only where it is named
     order: Callable[[Format], Sequence[str]]  # layers by rising sensitivity to the step to this format
     threshold: Fraction
-    judge: Judge
+    judge: Ask
     damage: Damage | None = None  # predicted, of any plan; the searches by order do without
     costs: Costs | None = None  # None: every layer's bits count alike
 

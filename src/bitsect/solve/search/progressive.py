@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ...values import Plan
 from .problem import Found, Problem, Trials
 
 
 def progressive(problem: Problem) -> Found:
-    """The plan left after trying each layer once per format, in N + 1 evaluations per format.
+    """The paper's Algorithm 2 after a uniform plan: N + 1 evaluations per format.
 
     It begins with all layers in the lowest format in which that passes, else at their highest. For each
     format b from high to low, for each layer on the rung above it by rising sensitivity: lower it to b
@@ -14,7 +15,12 @@ def progressive(problem: Problem) -> Found:
     layer that fails does not stop those behind it, so a wrong order does less harm than to a bisection.
     """
     trials = Trials(problem)
-    plan = trials.lowest_uniform()
+    return layer_by_layer(trials, trials.lowest_uniform())
+
+
+def layer_by_layer(trials: Trials, plan: Plan) -> Found:
+    """What is left of `plan` after each layer was tried once per format."""
+    problem = trials.problem
     for format in problem.formats:
         names = problem.candidates(plan, format)
         taken = 0

@@ -33,14 +33,14 @@ USUAL = {
 
 
 @dataclass(frozen=True)
-class Columns:
+class NamedColumns:
     """The columns of a table by their role."""
 
     records: Records
     named: Mapping[str, str]
 
     @classmethod
-    def of(cls, records: Records, columns: Sequence[str]) -> Columns:
+    def of(cls, records: Records, columns: Sequence[str]) -> NamedColumns:
         """As `columns` says (`text=review`), else by their usual names."""
         named = dict(parse_columns(columns))
         for role, column in named.items():

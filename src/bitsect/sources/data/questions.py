@@ -10,14 +10,14 @@ import torch
 
 from ...errors import DataError
 from ..preparation import Preparation
-from .columns import Columns
+from .columns import NamedColumns
 from .sequences import Sequences, filled
 
 WINDOW, STRIDE = 384, 128  # tokens of a window, and by how many two of them overlap
 
 
 def encode_questions(
-    columns: Columns, preparation: Preparation, limit: int | None, stride: int | None
+    columns: NamedColumns, preparation: Preparation, limit: int | None, stride: int | None
 ) -> Sequences:
     """A sample for each window; windows of one question are a group."""
     tokenizer = preparation.tokenizer

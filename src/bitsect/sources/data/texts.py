@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import DataError
 from ..preparation import Reading
 from ..tasks.outputs import IGNORED
-from .columns import Columns
+from .columns import NamedColumns
 from .questions import encode_questions
 from .records import Records
 from .sequences import Sequences, filled, shown
@@ -27,7 +27,7 @@ def encode(records: Records, reading: Reading) -> Sequences:
     if "input_ids" in records.columns:
         return _tokenized(records, reading)
     if reading.task.startswith("question-answering"):
-        columns = Columns.of(records, reading.columns)
+        columns = NamedColumns.of(records, reading.columns)
         return encode_questions(columns, reading.preparation, reading.limit, reading.stride)
     if {"question", "context", "answers"} <= set(records.columns) and not reading.columns:
         raise DataError(
@@ -39,7 +39,7 @@ def encode(records: Records, reading: Reading) -> Sequences:
 
 def _texts(records: Records, reading: Reading) -> Sequences:
     """A text, or a pair of them, for each sample."""
-    columns, tokenizer = Columns.of(records, reading.columns), reading.preparation.tokenizer
+    columns, tokenizer = NamedColumns.of(records, reading.columns), reading.preparation.tokenizer
     texts = [columns.texts("text")]
     if columns.has("pair"):
         texts.append(columns.texts("pair"))
@@ -79,7 +79,7 @@ def _filler(reading: Reading) -> int:
     return int(getattr(tokenizer, "pad_token_id", None) or 0)
 
 
-def _labels(columns: Columns, reading: Reading) -> Tensor | None:
+def _labels(columns: NamedColumns, reading: Reading) -> Tensor | None:
     """One label for each sample: a class, a number, or for several classes 0 and 1 each."""
     if reading.task in ("features", "outputs") or not columns.has("label"):
         return None
@@ -91,7 +91,7 @@ def _labels(columns: Columns, reading: Reading) -> Tensor | None:
     return torch.tensor([_class(columns, index, value, reading) for index, value in enumerate(values)])
 
 
-def _number(columns: Columns, index: int, value: Any) -> float:
+def _number(columns: NamedColumns, index: int, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -110,7 +110,7 @@ def class_of(value: Any, classes: Mapping[str, int]) -> int | None:
     return None
 
 
-def _class(columns: Columns, index: int, value: Any, reading: Reading) -> int:
+def _class(columns: NamedColumns, index: int, value: Any, reading: Reading) -> int:
     classes = reading.preparation.classes
     number = class_of(value, classes)
     if number is not None:
@@ -119,7 +119,7 @@ def _class(columns: Columns, index: int, value: Any, reading: Reading) -> int:
     raise DataError(f"{columns.records.name(index)}: label {value!r} is no class{known}")
 
 
-def _several(columns: Columns, values: list[Any], reading: Reading) -> Tensor:
+def _several(columns: NamedColumns, values: list[Any], reading: Reading) -> Tensor:
     """0 or 1 for each class, from a list of classes or of zeros and ones."""
     count = len(reading.preparation.classes)
     rows = []
@@ -138,7 +138,7 @@ def _several(columns: Columns, values: list[Any], reading: Reading) -> Tensor:
 
 def _words(records: Records, reading: Reading) -> Sequences:
     """A list of words for each sample, and a tag for each word; its first token carries it."""
-    columns, tokenizer = Columns.of(records, reading.columns), reading.preparation.tokenizer
+    columns, tokenizer = NamedColumns.of(records, reading.columns), reading.preparation.tokenizer
     words = columns.values("tokens", list)
     tags = columns.values("label", list) if columns.has("label") else None
     encoded = _cut(records, reading, tokenizer, words, is_split_into_words=True)
@@ -163,7 +163,7 @@ def _words(records: Records, reading: Reading) -> Sequences:
 def _language(records: Records, reading: Reading) -> Sequences:
     """Running text in pieces of one length, or a text for each sample; its tokens are the labels."""
     tokenizer = reading.preparation.tokenizer
-    columns = Columns.of(records, reading.columns)
+    columns = NamedColumns.of(records, reading.columns)
     texts = columns.texts("text")
     if not records.whole:
         encoded = _cut(records, reading, tokenizer, texts)
@@ -227,7 +227,7 @@ def _tokenized(records: Records, reading: Reading) -> Sequences:
     elif reading.task == "language-modelling":
         labels = filled(encoded["input_ids"], IGNORED)
     else:
-        labels = _labels(Columns.of(records, reading.columns), reading)
+        labels = _labels(NamedColumns.of(records, reading.columns), reading)
     for index in range(len(records.rows)):
         if len({len(rows[index]) for rows in taken.values()}) > 1:
             raise DataError(f"{records.name(index)}: its inputs are of several lengths: mend it")

@@ -73,9 +73,9 @@ def full_spec(spec: str) -> str:
     """`spec` as it can be found again from another folder."""
     if not spec.startswith("hf:"):
         return spec
-    from .hf import Place
+    from .hf import ModelPlace
 
-    place = Place.of(spec)
+    place = ModelPlace.of(spec)
     return f"hf:{place.path}" + (f"@{place.revision}" if place.revision else "")
 
 

@@ -47,7 +47,7 @@ PROBLEMS = {"regression": "regression", "multi_label_classification": "multi-lab
 
 
 @dataclass(frozen=True)
-class Place:
+class ModelPlace:
     """Where a network lies: a folder, or a name of the hub at a revision."""
 
     spec: str
@@ -55,7 +55,7 @@ class Place:
     revision: str | None
 
     @classmethod
-    def of(cls, spec: str) -> Place:
+    def of(cls, spec: str) -> ModelPlace:
         name, _, revision = spec.removeprefix(PREFIX).partition("@")
         if Path(spec.removeprefix(PREFIX)).expanduser().is_dir():  # whose name may hold an @
             name = spec.removeprefix(PREFIX)
@@ -83,7 +83,7 @@ class Place:
 
 def load_hf(spec: str, *, trust: bool = False) -> tuple[nn.Module, Any]:
     """The network that `spec` names, in float32 and evaluation mode, and an example of its inputs."""
-    place = Place.of(spec)
+    place = ModelPlace.of(spec)
     config = _config(place, trust)
     kind = _class(place, config, trust)
     if not trust:
@@ -105,7 +105,7 @@ def load_hf(spec: str, *, trust: bool = False) -> tuple[nn.Module, Any]:
     return as_captured(model), example_of(model)
 
 
-def _check_weights(place: Place, found: Mapping[str, Any]) -> None:
+def _check_weights(place: ModelPlace, found: Mapping[str, Any]) -> None:
     """Refuse weights that transformers would make up at random, for it only warns of them."""
     for name, stored, wanted in sorted(found["mismatched_keys"]):
         raise BitsectError(
@@ -123,7 +123,7 @@ def _check_weights(place: Place, found: Mapping[str, Any]) -> None:
 
 def save_beside(spec: str, folder: Path, quantization: dict[str, Any]) -> None:
     """Write the configuration of a network, marked as quantised, and what prepares its samples."""
-    place = Place.of(spec)
+    place = ModelPlace.of(spec)
     config = _config(place, trust=False)
     loader, _ = _processor_of(_class(place, config, trust=False))
     with _reading(place, "configuration"), _quiet():
@@ -139,7 +139,7 @@ def save_beside(spec: str, folder: Path, quantization: dict[str, Any]) -> None:
 
 def bare_network(folder: Path) -> nn.Module:
     """The architecture that the configuration in `folder` describes, with random weights."""
-    place = Place.of(f"{PREFIX}{folder.absolute()}")
+    place = ModelPlace.of(f"{PREFIX}{folder.absolute()}")
     transformers = _transformers(place.spec)
     with _reading(place, "configuration"), _quiet():
         known = read_json(folder / "config.json", what="configuration")
@@ -166,7 +166,7 @@ def as_captured(model: nn.Module) -> nn.Module:
 
 def preparation_of(spec: str, *, trust: bool = False) -> Preparation:
     """What prepares the samples of the network that `spec` names; its weights are not read."""
-    place = Place.of(spec)
+    place = ModelPlace.of(spec)
     config = _config(place, trust)
     kind = _class(place, config, trust)
     loader, what = _processor_of(kind)
@@ -254,7 +254,7 @@ def example_of(model: Any) -> Any:
     return None
 
 
-def _config(place: Place, trust: bool) -> Any:
+def _config(place: ModelPlace, trust: bool) -> Any:
     transformers = _transformers(place.spec)
     with _reading(place, "configuration"), _quiet():
         data, _ = transformers.PreTrainedConfig.get_config_dict(place.path, **place.options)
@@ -269,7 +269,7 @@ def _config(place: Place, trust: bool) -> Any:
         return transformers.AutoConfig.from_pretrained(place.path, trust_remote_code=trust, **place.options)
 
 
-def _class(place: Place, config: Any, trust: bool) -> Any:
+def _class(place: ModelPlace, config: Any, trust: bool) -> Any:
     """The class of the network: the one that it was saved as."""
     transformers = _transformers(place.spec)
     own = getattr(config, "auto_map", None) or {}
@@ -341,7 +341,7 @@ def _transformers(spec: str) -> Any:
 
 
 @contextmanager
-def _reading(place: Place, what: str) -> Iterator[None]:
+def _reading(place: ModelPlace, what: str) -> Iterator[None]:
     """Whatever transformers and its hub raise becomes one line."""
     try:
         yield

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ...errors import DataError
+from ...values import ranks
 from .outputs import OWN_TASK, logits, named_tensors
 from .task import Outcome, SampleError, Task
 
@@ -47,17 +47,7 @@ def regress(outputs: Any, labels: Tensor) -> Outcome:
 
 def spearman(scores: Tensor, labels: Tensor) -> float:
     """The rank correlation of scores and labels, ties sharing their mean rank; 0 where it is negative."""
-    one, other = (_ranks(values.cpu().double().flatten().numpy()) for values in (scores, labels))
-    if one.std() == 0 or other.std() == 0:
-        return 0.0
-    return max(0.0, float(np.corrcoef(one, other)[0, 1]))
-
-
-def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: np.ndarray[Any, Any] = (last - (counts - 1) / 2)[inverse]
-    return ranks
+    return max(0.0, ranks.spearman(*(each.cpu().double().flatten().numpy() for each in (scores, labels))))
 
 
 def features(outputs: Any) -> Tensor:

@@ -1,73 +1,105 @@
-"""The rows of the paper's figures and tables, made in an open run."""
+"""The rows of the paper's figures and tables, made from the folder of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..latency import latency_table
-from ..measure.context import Context
-from ..measure.tables import Measuring
-from ..runs.run import Run
-from ..solve.costs import cost
-from ..sources.data import Samples
-from ..values import FLOAT, INT8, Format, Goal, Plan, Scores, Scoring
-from ..values.format import FLOAT_BITS
-from ..values.method import BITSECT, PAPER, Method
-from ..values.trial import EVERY, Compared, Trial
-from .compare import Request, compare_in, drawn
+import bitsect
+from bitsect import Compared, Format, Layer, Scores
+
+from .data import GAUSS_NEWTON, HESSIAN
 
 TARGETS = ("95%", "97.5%", "98%", "99%", "99.9%", "99.99%")  # of the paper's tables
 TWO, THREE = ("99%", "99.9%"), ("99%", "99.9%", "99.99%")
 PAIR = ("hessian", "aughessian")
+FLOAT_BITS = 16  # what the paper calls the network before
+# What a method calls the paper's Algorithms 1 and 2.
+SEARCHES = {
+    "paper": {"bisection": "bisection", "progressive": "progressive"},
+    "paper-literal": {"bisection": "literal", "progressive": "literal-progressive"},
+}
 Rows = list[dict[str, Any]]
+Trial = Any  # one search on one draw: an element of `Compared.trials`
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What an experiment may be asked besides the run."""
+class Options:
+    """What the experiments may be asked besides the run."""
 
     targets: tuple[str, ...] | None  # None: the paper's own
     draws: int | None
     latency: Any
+    test_data: Any
     pairs: str
+    method: str  # under whose rounding and searches everything is
     methods: tuple[str, ...]  # whose rows stand in the tables
+    task: Any
+    trust: bool
+    progress: bitsect.Progress | None
 
 
-@dataclass(frozen=True)
-class Desk:
-    """An open run, the method it was made with, and what its experiments were asked."""
+class Context:
+    """The folder of a run, and what its experiments were asked."""
 
-    run: Run
-    own: Method
-    asked: Asked
-    test: Samples | None
+    def __init__(self, run: Path, options: Options) -> None:
+        self.run, self.options = run, options
+        self.last: Compared | None = None  # what was compared last says of which samples and device
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        return bitsect.layers(self.run, trust=self.options.trust).layers
+
+    @cached_property
+    def curvature(self) -> str:
+        """Whose traces they are: the Hessian's, but for the Gauss–Newton part of a curved network's."""
+        (scores,) = self.scored(["hessian"])
+        assert scores.probing is not None
+        return GAUSS_NEWTON if scores.probing.gauss_newton_part else HESSIAN
 
     def compared(self, **setups: Any) -> Compared:
-        """Trials under the paper's rounding, or under another method's."""
-        targets = self.asked.targets or setups.pop("targets", TARGETS)
-        draws = self.asked.draws or setups.pop("draws", 1)
-        names = {"metrics": None, "searches": None, "methods": PAPER.name} | setups
-        request = Request.of(
-            self.own,
-            names["metrics"],
-            names["searches"],
-            names["methods"],
-            targets,
-            Scoring(pairs=self.asked.pairs),
-            Goal(latency=self.asked.latency),
+        """Trials by the paper's method, or by another; searches are called as in the paper."""
+        asked = self.options
+        own: dict[str, Any] = {"targets": TARGETS, "draws": 1, "methods": asked.method} | setups
+        if "searches" in own:
+            own["searches"] = [SEARCHES[asked.method][name] for name in own["searches"]]
+        own |= {name: value for name in ("targets", "draws") if (value := getattr(asked, name)) is not None}
+        self.last = bitsect.compare(
+            self.run,
+            **own,
+            pairs=asked.pairs,
+            formats="int8,int4",
+            keep="none",
+            latency=asked.latency,
+            test_data=asked.test_data,
+            task=asked.task,
+            trust=asked.trust,
+            progress=asked.progress,
         )
-        return compare_in(self.run, self.own, request, draws, self.test)
+        return self.last
 
-    @contextmanager
-    def rounded(self) -> Iterator[Run]:
-        """The run under the paper's rounding."""
-        with drawn(self.run, PAPER, self.own, self.run.settings.seed) as draw:
-            yield draw
+    def scored(self, names: Iterable[str] = ("hessian", "interlayer", "aughessian")) -> list[Scores]:
+        """The scores of all layers at 8 bits under the method's rounding."""
+        asked = self.options
+        task: dict[str, Any] = {} if asked.task is None else {"task": asked.task}
+        return [
+            bitsect.sensitivity(
+                self.run,
+                metric=name,
+                pairs=asked.pairs,
+                score_format="int8",
+                method=asked.method,
+                trust=asked.trust,
+                progress=asked.progress,
+                **task,
+            )
+            for name in names
+        ]
 
 
 @dataclass(frozen=True)
@@ -75,39 +107,41 @@ class Experiment:
     """One figure or table of the paper: what it shows, how its rows come about, what is drawn beside them."""
 
     words: str
-    rows: Callable[[Desk], Rows]
+    rows: Callable[[Context], Rows]
     beside: tuple[str, ...] = ()
 
 
 def _of_trials(names: Sequence[str], searches: Sequence[str], targets: Sequence[str] = TARGETS) -> Any:
     """An experiment whose rows are trials, one for each draw."""
 
-    def rows(desk: Desk) -> Rows:
-        compared = desk.compared(metrics=names, searches=searches, targets=targets)
+    def rows(context: Context) -> Rows:
+        compared = context.compared(metrics=names, searches=searches, targets=targets)
         return [trial.row() for trial in compared.trials]
 
     return rows
 
 
-def _orders(desk: Desk) -> Rows:
-    """By the Hessian bisection and progressive search, in random order progressive search alone."""
+def _orders(context: Context) -> Rows:
+    """By curvature bisection and progressive search, in random order progressive search alone."""
     asked = [("hessian", "bisection"), ("hessian", "progressive"), ("random", "progressive")]
-    found = [desk.compared(metrics=[metric], searches=[search]) for metric, search in asked]
+    found = [context.compared(metrics=[metric], searches=[search]) for metric, search in asked]
     return [trial.row() for compared in found for trial in compared.trials]
 
 
-def _table(desk: Desk) -> Rows:
+def _table(context: Context) -> Rows:
     """Rows in the columns of the paper's Tables 1 – 3, in per cent as there."""
     trials: list[Trial] = []
-    for name in desk.asked.methods:
-        own = {"metrics": PAIR, "searches": BISECTED} if name == PAPER.name else {"methods": name}
-        trials += desk.compared(**own, targets=THREE).trials
-    first = [trial for trial in trials if trial.draw == desk.run.settings.seed]
+    for name in context.options.methods:
+        own = {"metrics": PAIR, "searches": BISECTED} if name == context.options.method else {"methods": name}
+        trials += context.compared(**own, targets=THREE).trials
+    first = _first_draw(trials)
     targets = list(dict.fromkeys(trial.setup.target for trial in first))
-    first.sort(key=lambda trial: (trial.setup.method != PAPER.name, targets.index(trial.setup.target)))
-    layers = desk.run.layers
-    table = latency_table(desk.asked.latency, layers)
-    spent = cost(Plan.uniform(layers), layers, table)
+    first.sort(
+        key=lambda trial: (trial.setup.method != context.options.method, targets.index(trial.setup.target))
+    )
+    assert context.last is not None
+    spent = context.last.float_cost
+    assert spent is not None
     rows = []
     for trial in [None, *first]:
         known = trial or first[0]
@@ -120,7 +154,7 @@ def _table(desk: Desk) -> Rows:
         latency = 1.0 if trial is None else trial.latency_ratio
         rows.append(
             {
-                **_names(trial),
+                **_names(trial, context),
                 "accuracy_percent": 100 * after,
                 "kept_percent": 100 * after / before if before else None,
                 "size_mb": size * spent.size_bytes / 1e6,
@@ -129,7 +163,7 @@ def _table(desk: Desk) -> Rows:
                 if spent.latency_ms is None or latency is None
                 else latency * spent.latency_ms,
                 "latency_percent": None if latency is None or spent.latency_ms is None else 100 * latency,
-                **_precision(trial, desk),
+                **_precision(trial, context),
                 "marks": _marks(trial, on_test),
                 **_counts(trial),
             }
@@ -137,12 +171,12 @@ def _table(desk: Desk) -> Rows:
     return rows
 
 
-def _names(trial: Trial | None) -> dict[str, Any]:
+def _names(trial: Trial | None, context: Context) -> dict[str, Any]:
     if trial is None:
         return {"name": "Baseline", "method": "", "metric": "", "target": "", "no_fine_tuning": ""}
-    called = {"hessian": "Hessian", "aughessian": "AugHessian"}
+    called = {"hessian": context.curvature, "aughessian": f"Aug{context.curvature}"}
     setup = trial.setup
-    name = called.get(setup.metric, setup.metric) if setup.method == PAPER.name else setup.method
+    name = called.get(setup.metric, setup.metric) if setup.method in SEARCHES else setup.method
     return {
         "name": f"{name} {setup.target.replace('%', ' %')}",
         "method": setup.method,
@@ -152,12 +186,12 @@ def _names(trial: Trial | None) -> dict[str, Any]:
     }
 
 
-def _precision(trial: Trial | None, desk: Desk) -> dict[str, Any]:
+def _precision(trial: Trial | None, context: Context) -> dict[str, Any]:
     """Bits of weights, activations and embeddings where all layers agree; else MP, as the paper says."""
     formats = {} if trial is None else {name: Format.parse(text) for name, text in trial.layers.items()}
     bits: dict[str, set[int]] = {"weights": set(), "activations": set(), "embeddings": set()}
-    for layer in desk.run.layers:
-        format = formats.get(layer.name, FLOAT)
+    for layer in context.layers:
+        format = formats.get(layer.name, Format.parse("float"))
         if layer.weight_shape is not None:
             bits["embeddings" if layer.kind == "embedding" else "weights"].add(format.stored_bits)
         bits["activations"].add(format.activation_bits or FLOAT_BITS)
@@ -166,7 +200,7 @@ def _precision(trial: Trial | None, desk: Desk) -> dict[str, Any]:
 
 
 def _marks(trial: Trial | None, on_test: bool) -> str:
-    refitted = trial is not None and trial.setup.method == BITSECT.name
+    refitted = trial is not None and trial.setup.method == "bitsect"
     missed = trial is not None and not trial.met
     return ("§" if refitted else "") + ("×" if missed else "") + ("" if on_test else "¶")
 
@@ -175,14 +209,14 @@ def _counts(trial: Trial | None) -> dict[str, int]:
     return {} if trial is None else {f"layers_{name}": count for name, count in trial.formats.items()}
 
 
-def _error_bars(desk: Desk) -> Rows:
+def _error_bars(context: Context) -> Rows:
     """Means and standard deviations, with paired differences to the Hessian."""
-    compared = desk.compared(metrics=PAIR, searches=BISECTED, draws=5)
-    return [each.row() for each in compared.standings if each.setup.target != EVERY]
+    compared = context.compared(metrics=PAIR, searches=BISECTED, draws=5)
+    return [each.row() for each in compared.standings if each.setup.target != "mean"]
 
 
-def _bits(desk: Desk) -> Rows:
-    compared = desk.compared(metrics=PAIR, searches=BISECTED, targets=("98%", "99.99%"))
+def _bits(context: Context) -> Rows:
+    compared = context.compared(metrics=PAIR, searches=BISECTED, targets=("98%", "99.99%"))
     return [
         {
             "metric": trial.setup.metric,
@@ -198,8 +232,8 @@ def _bits(desk: Desk) -> Rows:
     ]
 
 
-def _evaluations(desk: Desk) -> Rows:
-    compared = desk.compared(metrics=PAIR, searches=BISECTED, targets=TWO)
+def _evaluations(context: Context) -> Rows:
+    compared = context.compared(metrics=PAIR, searches=BISECTED, targets=TWO)
     return [
         {
             "metric": trial.setup.metric,
@@ -213,15 +247,8 @@ def _evaluations(desk: Desk) -> Rows:
     ]
 
 
-def _scores(desk: Desk) -> Rows:
-    with desk.rounded() as run:
-        return [row for scores in _scored(run, desk) for row in _score_rows(scores)]
-
-
-def _scored(
-    run: Run, desk: Desk, names: Iterable[str] = ("hessian", "interlayer", "aughessian")
-) -> list[Scores]:
-    return [run.score(Scoring(metric=name, pairs=desk.asked.pairs), INT8) for name in names]
+def _scores(context: Context) -> Rows:
+    return [row for scores in context.scored() for row in _score_rows(scores)]
 
 
 def _score_rows(scores: Scores) -> Rows:
@@ -241,48 +268,39 @@ def _score_rows(scores: Scores) -> Rows:
     ]
 
 
-def _pair_matrix(desk: Desk) -> Rows:
-    """L_ij − max(L_i, L_j) of every pair, with its standard error over samples."""
-    with desk.rounded() as run:
-        measuring = Measuring(Context(run.evaluator((INT8,))), run.folder.journal, run.progress.stage)
-        scoring = Scoring(pairs=desk.asked.pairs)
-        losses = measuring.tables({"pair", "single", "base"}, INT8, scoring).losses[INT8.name]
-    assert losses.pair is not None
-    names = [layer.name for layer in desk.run.layers]
-    single = losses.single.mean(axis=1)
-    rows: Rows = []
-    for row, (i, j) in enumerate(zip(*np.triu_indices(len(names), 1), strict=True)):
-        worse = i if single[i] >= single[j] else j
-        excess = losses.pair[row] - losses.single[worse]
-        error = float(excess.std(ddof=1)) / len(excess) ** 0.5 if len(excess) > 1 else None
-        rows.append(
-            {
-                "first": names[i],
-                "second": names[j],
-                "first_place": int(i),
-                "second_place": int(j),
-                "excess": float(excess.mean()),
-                "standard_error": error,
-                "together": float(losses.pair[row].mean()),
-                "first_alone": float(single[i]),
-                "second_alone": float(single[j]),
-                "float": float(losses.base.mean()),
-            }
-        )
-    return rows
-
-
-def _thresholds(desk: Desk) -> Rows:
-    """For each format, how many layers took it or less, and the score of the most sensitive of them."""
-    compared = desk.compared(metrics=PAIR, searches=BISECTED)
-    with desk.rounded() as run:
-        scored = {scores.metric: scores for scores in _scored(run, desk, PAIR)}
+def _pair_matrix(context: Context) -> Rows:
+    """L_ij − max(L_i, L_j) of every pair with its standard error over samples; alone, L_i − L_0."""
+    (scores,) = context.scored(["interlayer"])
+    pairs = scores.pairs
+    assert pairs is not None
+    errors = np.full_like(pairs.table, np.nan) if pairs.standard_error is None else pairs.standard_error
     return [
-        row
-        for trial in compared.trials
-        if trial.draw == desk.run.settings.seed  # whose scores are those of the run
-        for row in _threshold_rows(trial, scored[trial.setup.metric])
+        {
+            "first": pairs.layers[i],
+            "second": pairs.layers[j],
+            "first_place": int(i),
+            "second_place": int(j),
+            "excess": float(pairs.table[i, j]),
+            "standard_error": float(errors[i, j]) if np.isfinite(errors[i, j]) else None,
+            "first_alone": float(pairs.table[i, i]),
+            "second_alone": float(pairs.table[j, j]),
+        }
+        for i, j in zip(*np.triu_indices(len(pairs.layers), 1), strict=True)
     ]
+
+
+def _thresholds(context: Context) -> Rows:
+    """For each format, how many layers took it or less, and the score of the most sensitive of them."""
+    trials = context.compared(metrics=PAIR, searches=BISECTED).trials
+    scored = {scores.metric: scores for scores in context.scored(PAIR)}
+    # The scores are those of the run's own draw.
+    return [
+        row for trial in _first_draw(trials) for row in _threshold_rows(trial, scored[trial.setup.metric])
+    ]
+
+
+def _first_draw(trials: Sequence[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.draw == min(each.draw for each in trials)]
 
 
 def _threshold_rows(trial: Trial, scores: Scores) -> Rows:
@@ -300,7 +318,7 @@ def _threshold_rows(trial: Trial, scores: Scores) -> Rows:
                 "layers": len(taken),
                 "of": len(bits),
                 "score": max((known[layer] for layer in taken), default=None),
-                FLOAT.name: sum(each == FLOAT_BITS for each in bits.values()),
+                "float": sum(each == FLOAT_BITS for each in bits.values()),
             }
         )
     return rows
@@ -309,11 +327,15 @@ def _threshold_rows(trial: Trial, scores: Scores) -> Rows:
 BISECTED = ("bisection",)
 EXPERIMENTS = {
     "table": Experiment("Tables 1 – 3: accuracy, size and latency in the paper's columns", _table),
-    "figure2": Experiment("bisection and progressive search by the Hessian, and in random order", _orders),
+    "figure2": Experiment("bisection and progressive search by curvature, and in random order", _orders),
     "figure3": Experiment("excess loss of every pair of layers at 8 bits", _pair_matrix, ("scores",)),
-    "scores": Experiment("figure 3, below: scores by Hessian, inter-layer and augmented Hessian", _scores),
-    "figure4": Experiment("accuracy against latency, Hessian and augmented", _of_trials(PAIR, BISECTED)),
-    "figure5": Experiment("bits of every layer, Hessian and augmented, 98 % and 99.99 %", _bits),
+    "scores": Experiment(
+        "figure 3, below: scores by curvature, by inter-layer dependencies and by both", _scores
+    ),
+    "figure4": Experiment(
+        "accuracy against latency, curvature alone and augmented", _of_trials(PAIR, BISECTED)
+    ),
+    "figure5": Experiment("bits of every layer, curvature alone and augmented, 98 % and 99.99 %", _bits),
     "error-bars": Experiment("supplement: mean and deviation over five draws", _error_bars),
     "greedy": Experiment(
         "supplement: progressive search against bisection, also in random order",

@@ -1,7 +1,7 @@
 """What a written model is worth: float, ONNX Runtime's own static int8, and ours, all int8 and mixed.
 
-    python benchmarks/export.py MODEL --data TEST --calibration CALIBRATION [--plan plan.json] [--json]
-    python benchmarks/export.py paper:resnet50 --speed-only
+    python studies/export.py MODEL --data TEST --calibration CALIBRATION [--plan plan.json] [--json]
+    python studies/export.py paper:resnet50 --speed-only
 
 All files come from one network and one set of calibration samples. ONNX Runtime's own tool gets the float
 file that ours is compared with, and quantises it per channel with QuantizeLinear and DequantizeLinear nodes:

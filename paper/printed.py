@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ...values.layer import Layer
+from bitsect import Layer
 
 RESNET50, MOBILENETV2, BERT = "resnet50", "mobilenetv2", "bert-large"
 TABLES = {RESNET50: 1, MOBILENETV2: 2, BERT: 3}  # the number of each network's table

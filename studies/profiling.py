@@ -1,6 +1,6 @@
 """Where the time of a run goes: the network's own operators, rounding, and everything else.
 
-    python benchmarks/profiling.py MODEL --data DATA [--draw N] [--json]
+    python studies/profiling.py MODEL --data DATA [--draw N] [--json]
 
 Every operator that torch is asked for is timed on its way; those within `Grid.round` count as rounding.
 What is left of a stage is outside: Python, samples, files.

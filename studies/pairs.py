@@ -1,6 +1,6 @@
 """What pair losses cost: exact with the prefix used again, and linear, against whole passes.
 
-`python benchmarks/pairs.py MODEL --data DATA [--samples N] [--json]`
+`python studies/pairs.py MODEL --data DATA [--samples N] [--json]`
 
 The three methods take every batch in turn, in an order that rotates, and the whole `--repeats` times;
 a method's time is the sum over batches of its best. All l(l + 1)/2 naive passes are made, none is
@@ -14,6 +14,7 @@ work on the machine disturbs less.
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import sys
 import time
@@ -40,7 +41,6 @@ from bitsect.sources.models import load_model
 from bitsect.sources.tasks.task import task_named
 from bitsect.values import Format, Losses, Measured, Settings, placement_named
 from bitsect.values.pieces import Done, Piece
-from shown import show  # beside this file
 
 LOSSES = ("task", "kl")
 
@@ -214,7 +214,11 @@ def main() -> None:
         "peak_mb": round(peak_mb),
         "before_mb": round(before_mb),
     }
-    show(report, arguments.json)
+    if arguments.json:
+        print(json.dumps(report))
+        return
+    for name, value in report.items():
+        print(f"{name:24} {value}")
 
 
 if __name__ == "__main__":

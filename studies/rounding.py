@@ -1,4 +1,4 @@
-"""Seconds to round all 54 layers of ResNet-50 (random weights): `python benchmarks/rounding.py [--json]`.
+"""Seconds to round all 54 layers of ResNet-50 (random weights): `python studies/rounding.py [--json]`.
 
 On a machine with other work OpenMP threads that spin can take many times longer: set OMP_WAIT_POLICY=passive.
 """

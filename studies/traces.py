@@ -1,6 +1,6 @@
 """How soon each way of probing knows the Hessian traces.
 
-`python benchmarks/traces.py MODEL --data DATA [--samples N] [--ways gauss-newton 1 all] [--json]`
+`python studies/traces.py MODEL --data DATA [--samples N] [--ways gauss-newton 1 all] [--json]`
 
 Ways: gauss-newton probes, or Hutchinson's with so many layers probed at once. What counts is variance ×
 time: for every layer the CPU seconds until the standard error of its trace over these samples is 5 % of

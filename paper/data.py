@@ -5,20 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+HESSIAN, GAUSS_NEWTON = "Hessian", "Gauss–Newton"
 Rows = tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Subject:
+class Network:
     """A network that rows are of."""
 
     name: str
     beside: str  # the paper's network that it is most like, whose printed figures stand beside its own
     layers: int
-    samples: int  # that were searched on
-    source: str  # of these samples
-    test: str | None  # the samples that no search saw, in words
-    device: str | None  # whose latency
+    samples: str | None = None  # that were searched on, in words
+    test: str | None = None  # the samples that no search saw, in words
+    device: str | None = None  # whose latency
+    curvature: str = HESSIAN  # whose traces the metrics `hessian` and `aughessian` go by
+
+    def label(self, metric: str) -> str:
+        """What the paper calls a metric, with the name of the matrix whose traces it goes by.
+
+        >>> Network("n", "bert-large", 2, curvature="Gauss–Newton").label("aughessian")
+        'AugGauss–Newton'
+        """
+        names = {"hessian": self.curvature, "aughessian": f"Aug{self.curvature}", "interlayer": "inter-layer"}
+        return names.get(metric, metric)
 
 
 @dataclass(frozen=True)
