@@ -220,8 +220,8 @@ def follow(
         latency = "" if was.latency_ratio is None else f" and {was.latency_ratio:.1%} of the latency"
         plan = promise.plan
         reason += (
-            f"; that plan, with {was.size_ratio:.1%} of the size{latency}, is not proven on the held-out "
-            "samples: one of less predicted damage takes its place"
+            f"; that plan, with {was.size_ratio:.1%} of the size{latency}, is more than the held-out "
+            "samples prove: one of less predicted damage takes its place"
         )
     evaluation = judge(plan)
     if (

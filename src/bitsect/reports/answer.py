@@ -85,12 +85,12 @@ def _verdict(result: Json, rows: tuple[Row, ...], promise: Promise | None) -> Ve
         seen = _shown(promise)
         if promise.proven:
             return Verdict(GOOD, f"It {kept[0]}", f"proven {seen}")
-        if met:
+        if result["target_met"] is None:
             verdict, _, why = promise.verdict.partition(": ")
-            seems = "is expected to" if verdict == ONLY_EXPECTED else "seems to"
-            return Verdict(UNSURE, f"It {seems} {kept[1]}", f"not proven {seen}; {why}".removesuffix("; "))
-        fails = f"is not expected to {kept[1]}" if promise.verdict == NOT_EXPECTED else kept[2]
-        return Verdict(BAD, f"It {fails}", seen)
+            can = "is expected to" if verdict == ONLY_EXPECTED else "may"
+            can = "is not expected to" if promise.verdict == NOT_EXPECTED else can
+            return Verdict(UNSURE, f"It {can} {kept[1]}", f"not proven {seen}; {why}".removesuffix("; "))
+        return Verdict(BAD, f"It {kept[2]}", seen)
     tested = rows[-1].tested
     if tested is not None:
         met = bool(result["test"]["target_met"])

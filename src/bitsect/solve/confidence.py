@@ -226,3 +226,20 @@ def keeps(kept: float, target: Target) -> bool:
     if target.relative is not None:
         return kept >= float(target.relative) - 1e-9
     return kept <= float(target.max_drop or 0) + 1e-9
+
+
+def grouped(groups: ArrayLike, float_scores: ArrayLike, plan_scores: ArrayLike) -> tuple[Numbers, Numbers]:
+    """The scores of whole groups, where samples of one group may be wrong together.
+
+    The score of a group is the sum of its samples' scores over the size of the largest group: then the
+    sum over groups is that over samples, whatever their sizes, and what is tested stays the mean of samples.
+
+    >>> [scores.tolist() for scores in grouped([0, 0, 1], [1, 1, 1], [1, 0, 1])]
+    [[1.0, 0.5], [0.5, 0.5]]
+    """
+    _, of = np.unique(np.asarray(groups), return_inverse=True)
+    largest = float(np.bincount(of).max())
+    before, after = (
+        np.bincount(of, np.asarray(s, np.float64)) / largest for s in (float_scores, plan_scores)
+    )
+    return np.minimum(before, 1.0), np.minimum(after, 1.0)
