@@ -48,7 +48,7 @@ def test_the_parts_of_the_level_add_up_and_the_last_look_is_at_all_samples(sampl
     assert sum(part for _, part in looks) == pytest.approx(1)
     counts = [count for count, _ in looks]
     assert counts == sorted(set(counts))
-    assert len(looks) == 1 or looks[-1][1] == 0.75
+    assert len(looks) == 1 or looks[-1][1] == pytest.approx(2 / 3)
 
 
 def test_a_good_plan_is_proven_early_and_a_bad_one_given_up() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError
+from ..runs.ledger import share
 from ..runs.run import Run
 from ..solve.confidence import Pairs, bound, samples_needed
 from ..solve.costs import cost
@@ -97,13 +98,17 @@ def what_can_be_promised(goal: Goal, held_out: Samples | None, float_network: Ev
             f"{held_out.copies:,} of {held_out.copies + held_out.count:,} held-out samples are copies of "
             "others or of samples that were searched on: they prove nothing new and are left out"
         )
-    level, accuracy = 1 - goal.confidence, float_network.accuracy
+    accuracy, families = float_network.accuracy, held_out.counted_families
+    level = (1 - goal.confidence) * share(1)  # of a first search, with all that it may spend
+    count = held_out.count if families is None else len(set(families.tolist()))
     needed = samples_needed(goal.target, accuracy, level=level)
-    if needed is None or needed > held_out.count:
+    if needed is None or needed > count:
         enough = "no number of them would" if needed is None else f"{needed:,} would"
-        best = bound(Pairs.expected(held_out.count, accuracy), goal.target, level)
+        best = bound(Pairs.expected(count, accuracy), goal.target, level)
         kept = f"{best:.2%} kept" if goal.target.relative is not None else f"{100 * best:.2f} points lost"
-        samples = "1 held-out sample" if held_out.count == 1 else f"{held_out.count:,} held-out samples"
+        samples = "1 held-out sample" if count == 1 else f"{count:,} held-out samples"
+        if families is not None:
+            samples = f"{count:,} groups of held-out samples, each of which may be wrong as a whole,"
         yield (
             f"{samples} cannot prove {goal.target} of a plan that answers as the float network does "
             f"(at best {kept}): {enough}"

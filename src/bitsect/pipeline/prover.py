@@ -16,8 +16,7 @@ from ..runs.disk import fingerprint_json
 from ..runs.ledger import Ledger, Search, in_words, share
 from ..runs.progress import Advance
 from ..runs.run import Run
-from ..solve.confidence import Pairs
-from ..solve.looks import METHOD, Look, look_at, look_in_blocks, schedule, weighed
+from ..solve.looks import METHOD, Look, look_at, look_in_blocks, pairs_of, schedule, weighed
 from ..sources.data import Samples
 from ..values import Goal, Plan, Scoring, Target
 from ..values.goal import EXPECTED
@@ -151,8 +150,14 @@ class Prover:
 
         `scores` gives the scores of the float network and of the model on the first so many samples, or more.
         """
-        whole = self.held_out.count
-        return self._spend(lambda level: look_in_blocks(self.target, whole, scores, level, self.confidence))
+        whole, families = self.held_out.count, self.held_out.counted_families
+
+        def look(level: float) -> Look:
+            if families is not None:
+                return look_at(self.target, *scores(whole), level, self.confidence, families)
+            return look_in_blocks(self.target, whole, scores, level, self.confidence)
+
+        return self._spend(look)
 
     def _spend(self, look: Callable[[float], Look], last: bool = False) -> Look:
         """A look at half of the level that is left, or at all of it; it is spent where nothing is proven."""
@@ -177,9 +182,15 @@ class Prover:
                 return self._scores(self.float_plan, count, advance), self._scores(plan, count, advance)
 
             self.run.folder.note_plan(plan)
-            if self.held_out.groups is None:
+            if not self._at_once:
                 return look_in_blocks(self.target, whole, scores, level, self.confidence)
-            return look_at(self.target, *scores(whole), level, self.confidence)
+            families = self._evaluator(plan).families
+            return look_at(self.target, *scores(whole), level, self.confidence, families)
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether samples are judged all at once: windows of a text and families belong together."""
+        return self.held_out.groups is not None or self.held_out.families is not None
 
     def _scores(self, plan: Plan, count: int, advance: Advance = lambda count: None) -> Numbers:
         """The scores of the first `count` samples or a few more; each is told of once."""
@@ -192,7 +203,7 @@ class Prover:
                 self._told[plan] = seen
                 advance(rows)
 
-        if self.held_out.groups is not None:
+        if self._at_once:
             return self._evaluator(plan, told=told).scores(plan)
         if self.held_out.source.lengths is None:
             return self._evaluator(plan, told=told).scores(plan, count)
@@ -222,7 +233,8 @@ class Prover:
         asked = self.goal.guide == EXPECTED and expects(evaluator.task, evaluator.samples)
         if not look.proven and asked and look.expected is None:
             expected = _expected(self.target, evaluator, plan)
-            self._looks[plan] = weighed(look, Pairs.of(*self._seen(plan)), self.target, expected)
+            pairs = pairs_of(*self._seen(plan), evaluator.families)
+            self._looks[plan] = weighed(look, pairs, self.target, expected)
         return self._looks[plan]
 
     def _seen(self, plan: Plan) -> tuple[Numbers, Numbers]:

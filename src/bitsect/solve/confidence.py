@@ -205,18 +205,29 @@ def refutes(pairs: Pairs, target: Target, level: float = LEVEL) -> bool:
     return bool(spread > 0 and total / spread <= -NormalDist().inv_cdf(1 - level))
 
 
-def split(samples: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split(
+    samples: int, seed: int = 0, families: ArrayLike | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The samples for the search and those held out for the promise: indices, each in rising order.
 
     A quarter is for the search, at least 256 and at most 1,024, but never more than half: a search
     only compares plans on the same samples and is corrected by the promise, whose width is that of
-    its own samples. They are drawn at random, since files are often sorted by class.
+    its own samples. They are drawn at random, since files are often sorted by class; whole `families`
+    where these are given, so that no two parts of one are on both sides.
 
     >>> [[len(part) for part in split(count)] for count in (4096, 600, 100)]
     [[1024, 3072], [256, 344], [50, 50]]
     """
     searched = min(samples // 2, max(FEWEST_FOR_SEARCH, min(MOST_FOR_SEARCH, samples // 4)))
     order = np.random.default_rng(seed).permutation(samples)
+    if families is not None:
+        known, of = np.unique(np.asarray(families), return_inverse=True)
+        place = np.random.default_rng(seed).permutation(len(known))
+        order = np.argsort(place[of], kind="stable")
+        ends = np.cumsum(np.bincount(place[of]))[:-1]  # of all families but the last
+        if not len(ends):
+            return np.arange(samples), np.arange(0)
+        searched = int(ends[np.abs(ends - searched).argmin()])
     return np.sort(order[:searched]), np.sort(order[searched:])
 
 
