@@ -80,9 +80,10 @@ def _verdict(result: Json, rows: tuple[Row, ...], promise: Promise | None) -> Ve
     if target is None:
         spent = result["goal"].get("budget") or result["goal"].get("max_size")
         return Verdict(OPEN, f"The most accurate plan within {spent}", "no target was asked for")
-    kept = _kept(Target.parse(target), bool(result["agreement"]), bool(result["judge"]))
+    asked = Target.parse(target)
+    kept = _kept(asked, bool(result["agreement"]), bool(result["judge"]))
     if promise is not None:
-        seen = _shown(promise)
+        seen = _shown(promise, str(result["promise"].get("seen")) if asked.perplexity else None)
         if promise.proven:
             return Verdict(GOOD, f"It {kept[0]}", f"proven {seen}")
         if result["target_met"] is None:
@@ -103,6 +104,9 @@ def _verdict(result: Json, rows: tuple[Row, ...], promise: Promise | None) -> Ve
 def _kept(target: Target, agreement: bool, judge: bool) -> tuple[str, str, str]:
     """What a plan does that keeps the target, what it seems to do, and what one does that misses it."""
     of = "your own figure" if judge else "accuracy"
+    if target.perplexity is not None:
+        said = f"perplexity within {str(target).removeprefix('perplexity ')} of float's"
+        return f"keeps {said}", f"keep {said}", f"does not keep {said}"
     if target.relative is None:
         of = "agreement with the float network" if agreement else of
         points = str(target).removeprefix("max drop ")
@@ -115,8 +119,10 @@ def _kept(target: Target, agreement: bool, judge: bool) -> tuple[str, str, str]:
     return f"keeps {share}", f"keep {share}", f"does not keep {share}"
 
 
-def _shown(promise: Promise) -> str:
+def _shown(promise: Promise, words: str | None) -> str:
     seen = f"on {promise.samples:,} held-out samples that the search has not seen"
+    if words is not None:
+        return f"{seen}: {words}"
     if promise.kept is not None:
         seen += f": {promise.kept:.2%} kept"
         least = "" if promise.bound is None else f", at least {promise.bound:.2%}"

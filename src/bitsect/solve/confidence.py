@@ -231,6 +231,18 @@ def split(
     return np.sort(order[:searched]), np.sort(order[searched:])
 
 
+def in_all(held_out: int) -> int:
+    """Samples of which `split` holds out so many.
+
+    >>> [len(split(in_all(held))[1]) for held in (50, 300, 700, 3000, 9000)]
+    [50, 300, 700, 3000, 9000]
+    """
+    for searched, most in ((held_out, FEWEST_FOR_SEARCH), (FEWEST_FOR_SEARCH, 3 * FEWEST_FOR_SEARCH)):
+        if held_out <= most:
+            return held_out + searched
+    return held_out + min(MOST_FOR_SEARCH, math.ceil(held_out / 3))
+
+
 def keeps(kept: float, target: Target) -> bool:
     """Whether what was kept, or lost, is as the target asks."""
     # What was seen is a quotient of sums: equal to nine digits is equal.

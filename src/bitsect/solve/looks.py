@@ -127,7 +127,7 @@ def look_in_blocks(
     for count, part in looks[:-1]:
         float_scores, plan_scores = scores(count)
         pairs = Pairs.of(float_scores, plan_scores)
-        if pairs.float_score.max() == 0:
+        if target.relative is not None and pairs.float_score.max() == 0:
             continue
         if proves(pairs, target, level * part) or _is_hopeless(pairs, target, samples, level * looks[-1][1]):
             return look_at(target, float_scores, plan_scores, level * part, confidence)
@@ -167,7 +167,11 @@ def _would_prove(pairs: Pairs, target: Target, level: float, expected: float | N
     Where the plan did better than float on a few samples, nobody should count on it.
     """
     share = pairs.count / pairs.samples
-    if expected is None and float((share * (pairs.plan_score - pairs.float_score)).sum()) > 0:
+    if (
+        expected is None
+        and target.perplexity is None
+        and float((share * (pairs.plan_score - pairs.float_score)).sum()) > 0
+    ):
         expected = 0.0 if target.relative is None else 1.0
     if expected is None:
         needed = least(lambda n: proves(Pairs(share * n, pairs.float_score, pairs.plan_score), target, level))
