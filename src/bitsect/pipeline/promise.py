@@ -78,8 +78,8 @@ def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | Non
         held = samples_needed(evidence_of(goal.target), level=(1 - goal.confidence) * share(1))
         enough = "no number of samples proves" if held is None else f"about {in_all(held):,} samples prove"
         raise OptionError(
-            f"1 sample to calibrate and search on says nothing of others: {enough} {goal.target} of a plan that "
-            "answers as the float network does; pass [confidence=none] to go on without a promise"
+            f"1 sample to calibrate and search on says nothing of others: {enough} {goal.target} of a plan "
+            "that answers as the float network does; pass [confidence=none] to go on without a promise"
         )
     run.program.run(samples.inputs(slice(0, 1)))  # so that a wrong shape is refused first
     return _without_copies(samples, run.samples)
