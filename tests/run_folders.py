@@ -67,7 +67,7 @@ def facts(names: list[str], **changes: Any) -> dict[str, Any]:
 
 def promise(proven: bool = True, **changes: Any) -> dict[str, Any]:
     return {
-        "verdict": "kept with 95 % confidence" if proven else "kept, not proven: 893 samples would prove it",
+        "verdict": "kept with 95 % confidence" if proven else "not proven: 893 samples would prove it",
         "proven": proven,
         "kept": 0.998,
         "bound": 0.992 if proven else 0.985,

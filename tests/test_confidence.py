@@ -12,19 +12,15 @@ import pytest
 from bitsect.errors import BitsectError
 from bitsect.solve.confidence import (
     LEVEL,
-    NOT_EXPECTED,
-    NOT_KEPT,
-    ONLY_EXPECTED,
     Pairs,
     _likeliest,
     bound,
     continuity,
-    descend,
+    grouped,
     proves,
     samples_needed,
     split,
     statistic,
-    unproven,
 )
 from bitsect.values import Target
 
@@ -113,94 +109,6 @@ def test_it_holds_for_scores_between_right_and_wrong() -> None:
     assert proven_wrongly(pairs, 0.975, LEVEL).mean() <= 0.06
 
 
-def test_errors_on_the_way_down_a_ladder_stay_within_the_level() -> None:
-    trials, samples, target = 4000, 2000, 0.99
-    going, wrong = np.ones(trials, dtype=bool), np.zeros(trials, dtype=bool)
-    for step, kept in enumerate((0.999, 0.9899, 0.9895, 0.98)):  # three of four miss the target by little
-        pairs = drawn(0.9, 0.003 + 0.9 * (1 - kept), 0.003, samples, trials, seed=step)
-        going &= proven_wrongly(pairs, target, LEVEL)
-        wrong |= going & (kept < target)
-    assert 0.02 < wrong.mean() <= 0.06
-
-
-def looked_at(target: Target, float_scores: list[float], *ladder: list[float]) -> list[str]:
-    return [look.verdict for look in descend(target, float_scores, ladder)]
-
-
-def test_the_way_down_ends_at_the_first_plan_that_is_not_proven() -> None:
-    good, bad = [1.0] * 2000, [0.0] * 60 + [1.0] * 1940
-    looks = descend(SHARE, good, [good, good, bad, good])
-    assert [look.proven for look in looks] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("lost", "expected", "verdict", "vouched"),
-    [
-        (0, None, "kept, not proven: other plans were tried on these samples first", True),
-        (6, None, "kept, not proven", True),
-        (6, 0.995, "kept, not proven", True),
-        (0, 0.985, NOT_EXPECTED, False),  # by luck
-        (6, 0.985, NOT_EXPECTED, False),
-        (12, None, NOT_KEPT, False),
-        (12, 0.985, NOT_KEPT, False),
-        (12, 0.995, ONLY_EXPECTED, True),  # labels cannot tell
-        (60, 0.995, NOT_KEPT, False),  # they refute what was expected
-    ],
-)
-def test_what_is_taken_where_nothing_is_proven(
-    lost: int, expected: float | None, verdict: str, vouched: bool
-) -> None:
-    look = unproven(SHARE, [1.0] * 1000, [0.0] * lost + [1.0] * (1000 - lost), expected)
-    assert not look.proven
-    assert look.verdict.startswith(verdict)
-    assert look.is_kept == vouched
-
-
-def test_only_the_first_plan_that_samples_are_shown_may_be_proven_by_them() -> None:
-    right = [1.0] * 1000
-    assert unproven(SHARE, right, right, first=True) == descend(SHARE, right, [right])[0]
-    later = unproven(SHARE, right, right)
-    assert not later.proven
-    assert later.bound is None  # it would reach the target, and prove nothing
-
-
-def test_what_is_expected_says_how_many_samples_would_prove_it() -> None:
-    right, plan = [1.0] * 1000, [0.0] * 12 + [1.0] * 988
-    look = unproven(SHARE, right, plan, expected=0.996)
-    needed = int(look.verdict.split(": ")[1].split()[0].replace(",", ""))
-    assert proves(Pairs.expected(needed, kept=0.996), SHARE)
-    assert not proves(Pairs.expected(needed - 1, kept=0.996), SHARE)
-    dropped = unproven(Target.drop(1), right, plan, expected=0.004)
-    assert dropped.verdict.startswith(ONLY_EXPECTED)
-
-
-@pytest.mark.parametrize("target", [SHARE, Target.drop(1)])
-def test_nobody_counts_on_a_plan_that_did_better_than_float_by_luck(target: Target) -> None:
-    right, better = [1.0] * 36 + [0.0] * 4, [1.0] * 37 + [0.0] * 3
-    least = samples_needed(target, 0.9)
-    assert least is not None
-    verdict = unproven(target, right, better).verdict
-    assert verdict.endswith(" samples would prove it")
-    assert int(verdict.split()[3].replace(",", "")) >= least
-    hardly_right, kept = [1.0] + [0.0] * 99, 0.0 if target.relative is None else 1.0
-    assert "not proven" in unproven(target, hardly_right, [1.0] * 4 + [0.0] * 96).verdict
-    assert "not proven" in unproven(target, hardly_right, hardly_right[::-1], kept).verdict
-
-
-def test_what_is_not_proven_says_how_many_samples_would_do() -> None:
-    (verdict,) = looked_at(SHARE, [1.0] * 1000, [0.0] * 6 + [1.0] * 994)
-    needed = int(verdict.split()[3].replace(",", ""))
-    assert verdict == f"kept, not proven: {needed:,} samples would prove it"
-    shares = np.array([0.994, 0.006, 0.0, 0.0])
-    assert proves(Pairs(shares * needed, *RIGHT), SHARE)
-    assert not proves(Pairs(shares * (needed - 1), *RIGHT), SHARE)
-
-
-def test_exactly_the_target_is_proven_by_no_number_of_samples() -> None:
-    verdict = looked_at(SHARE, [1.0] * 1000, [0.0] * 10 + [1.0] * 990)
-    assert verdict == ["kept, not proven: it would take more than 1,000,000 samples"]
-
-
 @pytest.mark.parametrize("target", ["90%", "99%", "99.9%", "99.99%"])
 @pytest.mark.parametrize(("accuracy", "discordance"), [(1.0, 0.0), (0.9, 0.0), (0.7, 0.02)])
 def test_the_best_promise_and_the_samples_needed_are_inverse(
@@ -259,7 +167,7 @@ def test_scores_that_are_no_scores_are_refused(scores: tuple[list[float], list[f
 
 def test_a_float_network_that_is_never_right_promises_nothing() -> None:
     with pytest.raises(BitsectError, match="gets no held-out sample right"):
-        looked_at(SHARE, [0.0] * 10, [0.0] * 10)
+        Pairs.of([0.0] * 10, [0.0] * 10).kept(SHARE)
 
 
 def test_an_impossible_discordance_is_refused() -> None:
@@ -274,3 +182,29 @@ def test_a_split_uses_every_sample_once_and_not_in_the_order_of_the_file() -> No
         assert len(search) == min(count // 2, max(256, min(1024, count // 4)))
     assert (split(600, 3)[0] != split(600, 4)[0]).any()
     assert split(600)[0].max() > 500  # not the first ones
+
+
+def test_groups_keep_what_their_samples_keep_and_are_fewer() -> None:
+    rng = np.random.default_rng(0)
+    groups, before = np.repeat(np.arange(40), np.arange(1, 41)), rng.random(820)
+    after = before * rng.random(820)
+    f, q = grouped(groups, before, after)
+    assert len(f) == 40
+    assert q.sum() / f.sum() == pytest.approx(after.sum() / before.sum())
+    assert (f <= 1).all()
+    # Copies of one sample are one piece of evidence, not ten.
+    ten = np.repeat(np.arange(100), 10)
+    assert not proves(Pairs.of(*grouped(ten, np.ones(1000), np.ones(1000))), SHARE)
+    assert proves(Pairs.of(np.ones(1000), np.ones(1000)), SHARE)
+
+
+def test_groups_that_fail_together_are_rarely_promised() -> None:
+    rng, trials, wrong = np.random.default_rng(3), 400, 0
+    for _ in range(trials):  # 5 % of 300 documents of 10 pieces lose half of their score
+        hit = np.repeat(rng.random(300) < 0.05, 10)
+        before = np.full(3000, 0.8)
+        after = np.where(hit, 0.4, 0.8)
+        wrong += proves(
+            Pairs.of(*grouped(np.repeat(np.arange(300), 10), before, after)), Target.parse("97.5%")
+        )
+    assert wrong <= 0.07 * trials

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import typer
 from torch import nn
 
 import bitsect
 from bitsect import Goal, Plan, Scoring, Settings
+from bitsect.cli.quantize import _end
 from bitsect.errors import OptionError
 from bitsect.pipeline.judge import Judge
 from bitsect.pipeline.methods import DEFAULT, method_of
+from bitsect.pipeline.notes import notes_on_population
 from bitsect.runs.opening import open_run
-from bitsect.values import INT4
+from bitsect.values import INT4, Evaluation
 from bitsect.values.method import BITSECT, METHODS, PAPER
 from bitsect.values.options import given, to_json
 from tiny import refill, seeded
@@ -154,7 +158,7 @@ def test_a_target_that_is_proven_is_promised() -> None:
     assert result.promise.look.bound >= 0.7
     assert result.plan == result.promise.plan
     assert "kept with 95 % confidence" in repr(result)
-    assert result.to_json()["promise"]["method"] == "paired score bound"
+    assert result.to_json()["promise"]["method"] == "group-sequential paired score bound"
 
 
 def test_a_target_finer_than_the_samples_is_said_before_the_work() -> None:
@@ -168,7 +172,7 @@ def test_a_target_finer_than_the_samples_is_said_before_the_work() -> None:
     assert any("held-out samples cannot prove 99.99%" in line and "would" in line for line in said)
     assert result.promise is not None
     assert not result.promise.proven
-    assert result.verdict.startswith(("kept, not proven", "expected to be kept, not proven", "not kept"))
+    assert result.verdict.startswith(("not proven", "not kept"))
 
 
 def test_other_samples_may_prove_the_target() -> None:
@@ -263,7 +267,7 @@ def test_what_was_proven_on_other_samples_is_exported(tmp_path: Path) -> None:
     assert result.accuracy < 0.8
     assert result.export(tmp_path / "a.safetensors").proof.holds
     again = bitsect.export(run, tmp_path / "b.safetensors")
-    assert (again.failures, again.target_kept) == ((), False)
+    assert (again.failures, again.target_kept) == ((), True)  # on the samples that prove it
     assert any("was judged on other samples: kept" in note for note in again.notes)
 
 
@@ -276,6 +280,54 @@ def test_a_largest_drop_is_promised_in_points() -> None:
 def test_samples_too_few_to_hold_out_are_refused() -> None:
     with pytest.raises(bitsect.DataError, match="at least two"):
         bitsect.quantize(network(), labelled(1), target=0.9, **BITS)
+
+
+def test_one_sample_to_search_on_is_refused_with_the_number_that_is_needed() -> None:
+    with pytest.raises(OptionError, match=r"1 sample to calibrate .* about [\d,]+ samples prove 99%"):
+        bitsect.quantize(network(), labelled(3), target=0.99, **BITS)
+
+
+def test_searches_on_the_same_samples_are_counted(tmp_path: Path) -> None:
+    first = quantize(out=tmp_path / "one")
+    other = bitsect.quantize(tmp_path / "one", metric="single")
+    assert first.promise is not None
+    assert other.promise is not None
+    assert (first.promise.search, other.promise.search) == (1, 2)
+    assert other.promise.seen.endswith("; second search on these samples")
+    assert "search on these samples" not in first.promise.seen
+    assert other.promise.look.level < first.promise.look.level or first.promise.proven
+    for again in (quantize(out=tmp_path / "one", fresh=True), quantize(out=tmp_path / "two", target=0.7)):
+        assert again.promise is not None
+        assert again.promise.search == 1  # the same request, and another target of it
+    seeded_anew = quantize(out=tmp_path / "three", seed=1)
+    assert seeded_anew.promise is not None
+    assert seeded_anew.promise.search == 3
+
+
+@pytest.mark.parametrize(("met", "code"), [(True, None), (None, 3), (False, 1)])
+def test_the_exit_code_says_whether_the_target_is_proven(met: bool | None, code: int | None) -> None:
+    results: Any = [
+        SimpleNamespace(target="99%", target_met=met),
+        SimpleNamespace(target="98%", target_met=True),
+    ]
+    if code is None:
+        _end(results)
+        return
+    with pytest.raises(typer.Exit) as ended:
+        _end(results)
+    assert ended.value.exit_code == code
+
+
+def test_samples_of_another_kind_are_told_from_the_test_samples() -> None:
+    def notes(held: float, tested: float) -> tuple[str, ...]:
+        promise: Any = SimpleNamespace(accuracy={"float": held}, samples=1000)
+        on_test: Any = SimpleNamespace(float=Evaluation(1000 * tested, 1000, 1000))
+        return notes_on_population(promise, on_test)
+
+    assert notes(0.93, 0.92) == ()
+    (note,) = notes(0.998, 0.92)
+    assert note.startswith("the float network is 99.80% right on the held-out samples and 92.00% on the test")
+    assert notes_on_population(None, None) == ()
 
 
 @pytest.mark.parametrize("text", ["95", "40%", 1.0, "sure", "nan"])

@@ -144,6 +144,7 @@ class _Scoring(TypedDict, total=False):
 class _Goal(TypedDict, total=False):
     target: Target | str | float | None
     max_drop: float | None
+    max_perplexity: str | None
     destination: str | Path | None
     latency: LatencyTable | str | Path | None
     runtime_threads: int
@@ -167,6 +168,7 @@ class _Settings(TypedDict, total=False):
     columns: Sequence[str]
     max_length: int | None
     stride: int | None
+    group_by: str | None
     processor: Any
     task: str | Task | Callable[..., Any]
     output: str | None

@@ -138,6 +138,16 @@ class Evaluator:
         """
         return self._scores(list(self._pieces(plan, self._up_to(first))))
 
+    @property
+    def families(self) -> np.ndarray[Any, Any] | None:
+        """The family of every score, in the order of `scores`; None where samples are independent."""
+        families = self.samples.families
+        if families is None:
+            return None
+        order = torch.cat(list(self.parts.values()))
+        known = families[order].double().numpy()
+        return self._scores([{"score": known, "weight": np.zeros(len(known))}])
+
     def _up_to(self, first: int | None) -> list[int]:
         """The batches that hold the `first` samples; all of them where that is None."""
         starts, held = list[int](), 0

@@ -19,7 +19,7 @@ from ..values.boundary import Boundary
 from ..values.options import given, refuse_code, to_json
 
 FILE = "asked.json"
-KEPT, LIMITS = {"target", "max_drop"}, {"budget", "max_size"}
+KEPT, LIMITS = {"target", "max_drop", "max_perplexity"}, {"budget", "max_size"}
 # What a goal says of where a plan will run and what it may be made of, whatever is to be kept.
 TERMS = ("latency", "runtime_threads", "objective", "formats", "keep")
 Json = dict[str, Any]

@@ -155,7 +155,7 @@ class Contenders:
         scoring: Scoring,
         goal: Goal,
     ) -> Contenders:
-        for name in ("target", "max_drop", "budget", "max_size", "confidence"):
+        for name in ("target", "max_drop", "max_perplexity", "budget", "max_size", "confidence"):
             if name in given(goal) and getattr(goal, name) is not None:
                 raise OptionError(
                     f"[{name}=] does not apply to compare: name what to keep as [targets=98%,99%]"

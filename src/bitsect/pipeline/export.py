@@ -15,6 +15,7 @@ from ..solve.looks import ONLY_EXPECTED
 from ..values import Format, Plan, Settings, Target
 from ..values.destination import DESTINATIONS
 from .methods import noted_in
+from .perplexity import in_tokens
 from .plans import is_name, parse_format, plan_for
 from .promise import is_vouched_by_others, judged_before
 from .rows import tested_on
@@ -74,7 +75,7 @@ def export(
         vouched = is_vouched_by_others(verdict, opened)
         samples = tested_on(opened) if data is None else None
         samples = opened.load(samples or (opened.samples if data is None else data), draw=draw)
-        held_to = None if target is None else Target.parse(target)
+        held_to = None if target is None else in_tokens(Target.parse(target), opened)
         before = None if edited else judged_before(known.get("promise"))
         delivery = deliver(opened, chosen, request, held_to, samples, vouched=vouched, before=before)
     remarks = []

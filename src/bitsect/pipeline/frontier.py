@@ -120,7 +120,7 @@ def keep_curve(run: Run, curve: Curve) -> None:
 
 def _completed(goal: Goal, known: dict[str, Any], targets: Sequence[Target]) -> Goal:
     """`goal` with what the last search allowed, where nothing else is asked for."""
-    for name in ("target", "max_drop", "budget", "max_size", "confidence", "search"):
+    for name in ("target", "max_drop", "max_perplexity", "budget", "max_size", "confidence", "search"):
         if name in given(goal) and getattr(goal, name) is not None:
             raise OptionError(f"[{name}=] does not apply to a curve: name what to keep as [targets=98%,99%]")
     before: dict[str, Any] = {name: known[name] for name in ("formats", "keep", "objective") if name in known}

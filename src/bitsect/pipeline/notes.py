@@ -23,8 +23,9 @@ from ..values import FLOAT, Evaluation, Goal, LatencyTable, Target
 from ..values.destination import BITS, Destination, destination_named
 from ..values.goal import LABELS
 from .judge import Judge
-from .promise import what_can_be_promised
-from .rows import Row
+from .perplexity import meaning
+from .promise import Promise, what_can_be_promised
+from .rows import Row, Tested
 
 RISE = 1.1  # of a user's own figure by rounding: more is strange
 NO_LABELS = "no labels: accuracy is agreement with the float network's own answers"
@@ -43,6 +44,7 @@ def notes_on_samples(run: Run, judge: Judge, float_network: Evaluation, goal: Go
     # Where a plan is promised, others than these samples decide, and what they can prove is said of them.
     target = goal.target if goal.confidence is None else None
     notes = (*_about_judge(run, judge), *_about_samples(run, judge.labels, float_network, target))
+    notes += tuple(meaning(run, goal.target, float_network))
     for note in notes:
         run.progress.say(note)
     return notes
@@ -69,6 +71,25 @@ def notes_on_test(run: Run, unseen: Samples | None) -> tuple[str, ...]:
     )
     run.progress.say(note)
     return (note,)
+
+
+def notes_on_population(promise: Promise | None, tested: Tested | None) -> tuple[str, ...]:
+    """Said where samples that a promise rests on and test samples are not of one kind.
+
+    The accuracies of the float network on both differ by more than two standard errors of the difference.
+    """
+    if promise is None or tested is None or not promise.accuracy:
+        return ()
+    there, here = promise.accuracy["float"], tested.float.accuracy
+    counts = promise.samples, tested.float.total
+    variance = sum(a * (1 - a) / n for a, n in zip((there, here), counts, strict=True) if 0 <= a <= 1)
+    if min(counts) < 2 or abs(there - here) <= 2 * math.sqrt(variance):
+        return ()
+    return (
+        f"the float network is {there:.2%} right on the held-out samples and {here:.2%} on the test samples, "
+        "which is no chance: the promise is about samples like those held out (validation samples tell more "
+        "than training samples)",
+    )
 
 
 def notes_on_answer(

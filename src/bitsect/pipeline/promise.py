@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import OptionError
+from ..runs.ledger import share
 from ..runs.run import Run
-from ..solve.confidence import Pairs, bound, samples_needed
+from ..solve.confidence import Pairs, bound, in_all, samples_needed
 from ..solve.costs import cost
 from ..solve.looks import NOT_EXPECTED, NOT_KEPT, ONLY_EXPECTED
 from ..solve.search.problem import MISSES, Found, Problem
@@ -24,7 +26,7 @@ from ..values.verdict import MISSED
 from .judge import Evaluate, Judge
 from .prover import Promise as Promise
 from .prover import Prover as Prover
-from .prover import but_target
+from .prover import but_target, evidence_of
 
 LOOKS = 4  # plans that a search may ask held-out samples about
 
@@ -72,6 +74,13 @@ def promise_samples(run: Run, goal: Goal, validation_data: Any) -> Samples | Non
         raise OptionError(
             "of the samples to search on and those to prove the target on, only one kind has labels"
         )
+    if len(run.samples) < 2:
+        held = samples_needed(evidence_of(goal.target), level=(1 - goal.confidence) * share(1))
+        enough = "no number of samples proves" if held is None else f"about {in_all(held):,} samples prove"
+        raise OptionError(
+            f"1 sample to calibrate and search on says nothing of others: {enough} {goal.target} of a plan "
+            "that answers as the float network does; pass [confidence=none] to go on without a promise"
+        )
     run.program.run(samples.inputs(slice(0, 1)))  # so that a wrong shape is refused first
     return _without_copies(samples, run.samples)
 
@@ -97,13 +106,19 @@ def what_can_be_promised(goal: Goal, held_out: Samples | None, float_network: Ev
             f"{held_out.copies:,} of {held_out.copies + held_out.count:,} held-out samples are copies of "
             "others or of samples that were searched on: they prove nothing new and are left out"
         )
-    level, accuracy = 1 - goal.confidence, float_network.accuracy
-    needed = samples_needed(goal.target, accuracy, level=level)
-    if needed is None or needed > held_out.count:
+    target, accuracy, families = evidence_of(goal.target), float_network.accuracy, held_out.counted_families
+    accuracy = accuracy if target.perplexity is None else 1.0
+    level = (1 - goal.confidence) * share(1)  # of a first search, with all that it may spend
+    count = held_out.count if families is None else len(set(families.tolist()))
+    needed = samples_needed(target, accuracy, level=level)
+    if needed is None or needed > count:
         enough = "no number of them would" if needed is None else f"{needed:,} would"
-        best = bound(Pairs.expected(held_out.count, accuracy), goal.target, level)
+        best = bound(Pairs.expected(count, accuracy), target, level)
         kept = f"{best:.2%} kept" if goal.target.relative is not None else f"{100 * best:.2f} points lost"
-        samples = "1 held-out sample" if held_out.count == 1 else f"{held_out.count:,} held-out samples"
+        kept = kept if target.perplexity is None else f"perplexity {math.exp(best):.4g}x"
+        samples = "1 held-out sample" if count == 1 else f"{count:,} held-out samples"
+        if families is not None:
+            samples = f"{count:,} groups of held-out samples, each of which may be wrong as a whole,"
         yield (
             f"{samples} cannot prove {goal.target} of a plan that answers as the float network does "
             f"(at best {kept}): {enough}"
@@ -143,14 +158,16 @@ def _provable(prover: Prover, ladder: list[Plan], found: Found, problem: Problem
     What a plan loses is taken to be in proportion to its predicted damage, from what the plan that was
     found lost on the samples that were searched on.
     """
-    target, damage = prover.target, problem.damage
-    before = float(problem.threshold)
+    target, damage, before = prover.goal.target, problem.damage, float(problem.threshold)
     before = before / float(target.relative) if target.relative else before + float(target.max_drop or 0)
     lost = max(0.0, 1 - found.evaluation.accuracy / before) if before else 0.0
-    trusted = [1.0] if damage is None else [damage(problem.on_ladders(plan)) for plan in ladder]
-    for place, predicted in enumerate(trusted):
-        kept = 1 - lost * (predicted / trusted[0] if trusted[0] else 1.0)
-        needed = samples_needed(target, min(1.0, before), kept=kept, level=prover.left / 2)
+    damages = [1.0] if damage is None else [damage(problem.on_ladders(plan)) for plan in ladder]
+    for place, predicted in enumerate(damages):
+        loses = lost * (predicted / damages[0] if damages[0] else 1.0)
+        if target.perplexity is not None:  # every sample loses a little: half of what is allowed leaves room
+            needed: int | None = 0 if loses * before <= float(target.max_drop or 0) / 2 else None
+        else:
+            needed = samples_needed(target, min(1.0, before), kept=1 - loses, level=prover.left / 2)
         if needed is not None and needed <= prover.held_out.count:
             return place
     return None
@@ -190,7 +207,10 @@ def _easier(run: Run, goal: Goal) -> Iterator[Plan]:
 def _is_easier(asked: Goal, goal: Goal) -> bool:
     easy, hard = asked.target, goal.target
     if easy.relative is None or hard.relative is None:
-        return bool(easy.relative is hard.relative and easy.max_drop > hard.max_drop)
+        if easy.perplexity is not None and hard.perplexity is not None:
+            return bool(easy.perplexity > hard.perplexity)
+        drops = easy.max_drop, hard.max_drop
+        return None not in drops and easy.perplexity is hard.perplexity and bool(drops[0] > drops[1])
     return bool(easy.relative < hard.relative)
 
 
@@ -220,8 +240,8 @@ def follow(
         latency = "" if was.latency_ratio is None else f" and {was.latency_ratio:.1%} of the latency"
         plan = promise.plan
         reason += (
-            f"; that plan, with {was.size_ratio:.1%} of the size{latency}, is not proven on the held-out "
-            "samples: one of less predicted damage takes its place"
+            f"; that plan, with {was.size_ratio:.1%} of the size{latency}, is more than the held-out "
+            "samples prove: one of less predicted damage takes its place"
         )
     evaluation = judge(plan)
     if (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,8 +18,7 @@ from ..runs.disk import fingerprint_json
 from ..runs.ledger import Ledger, Search, in_words, share
 from ..runs.progress import Advance
 from ..runs.run import Run
-from ..solve.confidence import Pairs
-from ..solve.looks import METHOD, Look, look_at, look_in_blocks, schedule, weighed
+from ..solve.looks import METHOD, Look, look_at, look_in_blocks, pairs_of, schedule, weighed
 from ..sources.data import Samples
 from ..values import Goal, Plan, Scoring, Target
 from ..values.goal import EXPECTED
@@ -54,7 +55,10 @@ class Promise:
     def seen(self) -> str:
         """What the samples show and prove, in words."""
         look = self.look
-        if self.target.relative is None:
+        if self.target.perplexity is not None:
+            kept, most = (math.exp(nats) for nats in (look.kept, look.bound))
+            seen, expected = f"perplexity {kept:.4g}x, at most {most:.4g}x", ""
+        elif self.target.relative is None:
             seen = f"{100 * look.kept:.2f} points lost, at most {100 * look.bound:.2f}"
             expected = "" if look.expected is None else f"; {100 * look.expected:.2f} are expected"
         else:
@@ -106,7 +110,8 @@ class Prover:
         assert goal.target is not None
         assert goal.confidence is not None
         self.run, self.goal, self.held_out = run, goal, held_out
-        self.target, self.confidence = goal.target, goal.confidence
+        self.target, self.confidence = evidence_of(goal.target), goal.confidence
+        self._blind = goal.target.nats / float(goal.target.max_drop or 1)  # ln V of a language model
         self.float_plan = Plan.uniform(run.layers)
         self._asked = {"goal": but_target(goal), "scoring": scoring and to_json(scoring)}
         self._looks: dict[Plan, Look] = {}
@@ -151,8 +156,17 @@ class Prover:
 
         `scores` gives the scores of the float network and of the model on the first so many samples, or more.
         """
-        whole = self.held_out.count
-        return self._spend(lambda level: look_in_blocks(self.target, whole, scores, level, self.confidence))
+        whole, families = self.held_out.count, self.held_out.counted_families
+
+        def seen(count: int) -> tuple[Numbers, Numbers]:
+            return self._evidence(*scores(count))
+
+        def look(level: float) -> Look:
+            if families is not None:
+                return look_at(self.target, *seen(whole), level, self.confidence, families)
+            return look_in_blocks(self.target, whole, seen, level, self.confidence)
+
+        return self._spend(look)
 
     def _spend(self, look: Callable[[float], Look], last: bool = False) -> Look:
         """A look at half of the level that is left, or at all of it; it is spent where nothing is proven."""
@@ -174,12 +188,29 @@ class Prover:
         with self.run.progress.stage("promise", 2 * whole) as advance:
 
             def scores(count: int) -> tuple[Numbers, Numbers]:
-                return self._scores(self.float_plan, count, advance), self._scores(plan, count, advance)
+                before = self._scores(self.float_plan, count, advance)
+                return self._evidence(before, self._scores(plan, count, advance))
 
             self.run.folder.note_plan(plan)
-            if self.held_out.groups is None:
+            if not self._at_once:
                 return look_in_blocks(self.target, whole, scores, level, self.confidence)
-            return look_at(self.target, *scores(whole), level, self.confidence)
+            families = self._evaluator(plan).families
+            return look_at(self.target, *scores(whole), level, self.confidence, families)
+
+    def _evidence(self, before: Numbers, after: Numbers) -> tuple[Numbers, Numbers]:
+        """The scores as they are; of perplexity, how far the surprise −ln p of a sample rises, and falls.
+
+        A sample counts for one nat at most, so that no single text decides.
+        """
+        if self.target.perplexity is None:
+            return before, after
+        rise = np.clip((before - after) * self._blind, -1.0, 1.0)
+        return np.maximum(rise, 0.0), np.maximum(-rise, 0.0)
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether samples are judged all at once: windows of a text and families belong together."""
+        return self.held_out.groups is not None or self.held_out.families is not None
 
     def _scores(self, plan: Plan, count: int, advance: Advance = lambda count: None) -> Numbers:
         """The scores of the first `count` samples or a few more; each is told of once."""
@@ -192,7 +223,7 @@ class Prover:
                 self._told[plan] = seen
                 advance(rows)
 
-        if self.held_out.groups is not None:
+        if self._at_once:
             return self._evaluator(plan, told=told).scores(plan)
         if self.held_out.source.lengths is None:
             return self._evaluator(plan, told=told).scores(plan, count)
@@ -222,7 +253,8 @@ class Prover:
         asked = self.goal.guide == EXPECTED and expects(evaluator.task, evaluator.samples)
         if not look.proven and asked and look.expected is None:
             expected = _expected(self.target, evaluator, plan)
-            self._looks[plan] = weighed(look, Pairs.of(*self._seen(plan)), self.target, expected)
+            pairs = pairs_of(*self._seen(plan), evaluator.families)
+            self._looks[plan] = weighed(look, pairs, self.target, expected)
         return self._looks[plan]
 
     def _seen(self, plan: Plan) -> tuple[Numbers, Numbers]:
@@ -246,6 +278,11 @@ class Prover:
         )
 
 
+def evidence_of(target: Target) -> Target:
+    """The target of what a prover looks at: of perplexity, how many nats a sample may lose."""
+    return target if target.perplexity is None else replace(target, max_drop=Fraction(target.nats))
+
+
 def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
     """What is expected of the plan, in the target's own terms: the share kept, or the fraction lost."""
     before = evaluator.expected(Plan.uniform(evaluator.program.layers)).accuracy
@@ -256,4 +293,7 @@ def _expected(target: Target, evaluator: Evaluator, plan: Plan) -> float:
 def but_target(goal: Goal) -> dict[str, Any]:
     """What a goal asks besides what is to be kept: its searches for several targets are one."""
     asked = {**to_json(goal), "latency": str(getattr(goal.latency, "device", goal.latency))}
-    return {name: asked[name] for name in sorted(asked.keys() - {"target", "max_drop", "confidence"})}
+    return {
+        name: asked[name]
+        for name in sorted(asked.keys() - {"target", "max_drop", "max_perplexity", "confidence"})
+    }

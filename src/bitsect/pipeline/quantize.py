@@ -17,7 +17,15 @@ from .forecast import passes_of_cheapest, passes_of_search
 from .judge import Evaluate, Judge
 from .keywords import with_options
 from .methods import completed, destined, method_of
-from .notes import about_destination, notes_on_answer, notes_on_promise, notes_on_samples, notes_on_test
+from .notes import (
+    about_destination,
+    notes_on_answer,
+    notes_on_population,
+    notes_on_promise,
+    notes_on_samples,
+    notes_on_test,
+)
+from .perplexity import with_tokens
 from .problem import check_scoring
 from .promise import Prover, check_promise, promise_samples, with_hold_out
 from .report import write_report
@@ -90,6 +98,7 @@ def quantize(
     with open_run(
         model, data, settings, resources, out=out, fresh=fresh, trust=trust, progress=progress
     ) as run:
+        goal = with_tokens(goal, run)
         run.folder.note(method=chosen.name, destination=destination.name)
         unseen = test_samples(run, model, test_data, evaluate)
         held_out = promise_samples(run, goal, validation_data)
@@ -122,6 +131,7 @@ def quantize(
             *early,
             *case.notes,
         )
+        notes += notes_on_population(promise, tested)
         notes += () if scores is None else tuple(scores.doubts())
         result = Result(
             run,

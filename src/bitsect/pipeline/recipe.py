@@ -67,7 +67,9 @@ def run_recipe(
 
     settings, scoring = complete(settings, settings), complete(scoring, scoring)
     asked = given(goal)
-    targets: list[Any] = [None] if {"target", "max_drop"} & asked.keys() else [*chosen.targets] or [None]
+    targets: list[Any] = (
+        [None] if {"target", "max_drop", "max_perplexity"} & asked.keys() else [*chosen.targets] or [None]
+    )
     searches: list[Any] = [None] if "search" in asked else [*chosen.searches] or [None]
     goals = []
     for search in searches:

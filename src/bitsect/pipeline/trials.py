@@ -27,7 +27,12 @@ from .problem import state_problem
 
 TRIALS = "trials.json"
 VERSION = 2  # of what a trial says: older ones are made again from what was measured
-BESIDES = ("target", "max_drop", "evaluations")  # what of a goal the orders of layers do not depend on
+BESIDES = (
+    "target",
+    "max_drop",
+    "max_perplexity",
+    "evaluations",
+)  # what of a goal the orders of layers do not depend on
 
 
 @dataclass

@@ -48,7 +48,7 @@ def command_of(folder: Path, run: Json, result: Json | None) -> str:
 
 
 def _first(goal: Json, where: str, usual: str) -> Iterator[tuple[str, Any]]:
-    if goal.get("target") is not None and goal.get("max_drop") is None:
+    if goal.get("target") is not None and goal.get("max_drop") is goal.get("max_perplexity") is None:
         yield "target", goal["target"]
     if where != usual:
         yield "for", where

@@ -80,18 +80,18 @@ def _verdict(result: Json, rows: tuple[ShownRow, ...], promise: ShownPromise | N
     if target is None:
         spent = result["goal"].get("budget") or result["goal"].get("max_size")
         return ShownVerdict(OPEN, f"The most accurate plan within {spent}", "no target was asked for")
-    kept = _kept(Target.parse(target), bool(result["agreement"]), bool(result["judge"]))
+    asked = Target.parse(target)
+    kept = _kept(asked, bool(result["agreement"]), bool(result["judge"]))
     if promise is not None:
-        seen = _shown(promise)
+        seen = _shown(promise, str(result["promise"].get("seen")) if asked.perplexity else None)
         if promise.proven:
             return ShownVerdict(GOOD, f"It {kept[0]}", f"proven {seen}")
-        if met:
+        if result["target_met"] is None:
             verdict, _, why = promise.verdict.partition(": ")
-            seems = "is expected to" if verdict == ONLY_EXPECTED else "seems to"
-            said = f"not proven {seen}; {why}".removesuffix("; ")
-            return ShownVerdict(UNSURE, f"It {seems} {kept[1]}", said)
-        fails = f"is not expected to {kept[1]}" if promise.verdict == NOT_EXPECTED else kept[2]
-        return ShownVerdict(BAD, f"It {fails}", seen)
+            can = "is expected to" if verdict == ONLY_EXPECTED else "may"
+            can = "is not expected to" if promise.verdict == NOT_EXPECTED else can
+            return ShownVerdict(UNSURE, f"It {can} {kept[1]}", f"not proven {seen}; {why}".removesuffix("; "))
+        return ShownVerdict(BAD, f"It {kept[2]}", seen)
     tested = rows[-1].tested
     if tested is not None:
         met = bool(result["test"]["target_met"])
@@ -104,6 +104,9 @@ def _verdict(result: Json, rows: tuple[ShownRow, ...], promise: ShownPromise | N
 def _kept(target: Target, agreement: bool, judge: bool) -> tuple[str, str, str]:
     """What a plan does that keeps the target, what it seems to do, and what one does that misses it."""
     of = "your own figure" if judge else "accuracy"
+    if target.perplexity is not None:
+        said = f"perplexity within {str(target).removeprefix('perplexity ')} of float's"
+        return f"keeps {said}", f"keep {said}", f"does not keep {said}"
     if target.relative is None:
         of = "agreement with the float network" if agreement else of
         points = str(target).removeprefix("max drop ")
@@ -116,8 +119,10 @@ def _kept(target: Target, agreement: bool, judge: bool) -> tuple[str, str, str]:
     return f"keeps {share}", f"keep {share}", f"does not keep {share}"
 
 
-def _shown(promise: ShownPromise) -> str:
+def _shown(promise: ShownPromise, words: str | None) -> str:
     seen = f"on {promise.samples:,} held-out samples that the search has not seen"
+    if words is not None:
+        return f"{seen}: {words}"
     if promise.kept is not None:
         seen += f": {promise.kept:.2%} kept"
         least = "" if promise.bound is None else f", at least {promise.bound:.2%}"

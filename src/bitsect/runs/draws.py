@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from ..errors import DataError
@@ -58,7 +56,7 @@ def _samples(run: Run, settings: Settings) -> tuple[Samples, Samples | None]:
     if not settings.hold_out:
         return samples, None
     searched, held = (
-        replace(samples, source=samples.source.select(torch.from_numpy(part)))
-        for part in split(len(samples), settings.seed)
+        samples.select(torch.from_numpy(part))
+        for part in split(samples.count, settings.seed, samples.counted_families)
     )
     return searched, held

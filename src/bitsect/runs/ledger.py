@@ -3,9 +3,9 @@
 Ten searches that may each err in 5 of 100 cases err together far more often. So the error of a promise is
 spent over all searches on the same samples: the k-th may spend 6 / (π² k²) of it, which adds up to the
 whole, and besides what the one before it did not lose. Only plans that are not proven cost a search a part
-of what it has (the fallback procedure, for any number of questions). Samples are the same where any are,
-whatever the seed, the file or the run. The ledger is kept in the run, where [fresh=True] leaves it, and
-beside the run for all runs there.
+of what it has (the fallback procedure, for any number of questions). Samples are the same where any of them
+are, whatever the seed, the file or the run. The ledger is kept in the run, where [fresh=True] leaves it,
+and beside the run for all runs there.
 """
 
 from __future__ import annotations

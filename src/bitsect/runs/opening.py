@@ -197,8 +197,25 @@ def _held_out(samples: Samples, settings: Settings) -> tuple[Samples, Samples | 
         return samples, None
     if samples.count < 2:
         raise DataError("holding samples out needs at least two: give more, or pass [confidence=none]")
-    searched, held = (samples.select(torch.from_numpy(part)) for part in split(samples.count, settings.seed))
+    _check_families(samples, settings)
+    parts = split(samples.count, settings.seed, samples.counted_families)
+    searched, held = (samples.select(torch.from_numpy(part)) for part in parts)
     return searched, held
+
+
+def _check_families(samples: Samples, settings: Settings) -> None:
+    """Refuse samples that cannot be held out by families."""
+    if settings.group_by is not None and samples.families is None:
+        raise DataError(
+            f"{samples.spec} has no columns to group by '{settings.group_by}': give a table, or a folder of "
+            "images"
+        )
+    families = samples.counted_families
+    if families is not None and len(set(families.tolist())) < 2:
+        raise DataError(
+            f"{samples.spec} is one group of samples, none of which can be held out: give more, or pass "
+            "[confidence=none]"
+        )
 
 
 def own_samples(model: Any, name: str = "calibration") -> str:

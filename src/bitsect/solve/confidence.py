@@ -205,19 +205,42 @@ def refutes(pairs: Pairs, target: Target, level: float = LEVEL) -> bool:
     return bool(spread > 0 and total / spread <= -NormalDist().inv_cdf(1 - level))
 
 
-def split(samples: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split(
+    samples: int, seed: int = 0, families: ArrayLike | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The samples for the search and those held out for the promise: indices, each in rising order.
 
     A quarter is for the search, at least 256 and at most 1,024, but never more than half: a search
     only compares plans on the same samples and is corrected by the promise, whose width is that of
-    its own samples. They are drawn at random, since files are often sorted by class.
+    its own samples. They are drawn at random, since files are often sorted by class; whole `families`
+    where these are given, so that no two parts of one are on both sides.
 
     >>> [[len(part) for part in split(count)] for count in (4096, 600, 100)]
     [[1024, 3072], [256, 344], [50, 50]]
     """
     searched = min(samples // 2, max(FEWEST_FOR_SEARCH, min(MOST_FOR_SEARCH, samples // 4)))
     order = np.random.default_rng(seed).permutation(samples)
+    if families is not None:
+        known, of = np.unique(np.asarray(families), return_inverse=True)
+        place = np.random.default_rng(seed).permutation(len(known))
+        order = np.argsort(place[of], kind="stable")
+        ends = np.cumsum(np.bincount(place[of]))[:-1]  # of all families but the last
+        if not len(ends):
+            return np.arange(samples), np.arange(0)
+        searched = int(ends[np.abs(ends - searched).argmin()])
     return np.sort(order[:searched]), np.sort(order[searched:])
+
+
+def in_all(held_out: int) -> int:
+    """Samples of which `split` holds out so many.
+
+    >>> [len(split(in_all(held))[1]) for held in (50, 300, 700, 3000, 9000)]
+    [50, 300, 700, 3000, 9000]
+    """
+    for searched, most in ((held_out, FEWEST_FOR_SEARCH), (FEWEST_FOR_SEARCH, 3 * FEWEST_FOR_SEARCH)):
+        if held_out <= most:
+            return held_out + searched
+    return held_out + min(MOST_FOR_SEARCH, math.ceil(held_out / 3))
 
 
 def keeps(kept: float, target: Target) -> bool:
@@ -226,3 +249,20 @@ def keeps(kept: float, target: Target) -> bool:
     if target.relative is not None:
         return kept >= float(target.relative) - 1e-9
     return kept <= float(target.max_drop or 0) + 1e-9
+
+
+def grouped(groups: ArrayLike, float_scores: ArrayLike, plan_scores: ArrayLike) -> tuple[Numbers, Numbers]:
+    """The scores of whole groups, where samples of one group may be wrong together.
+
+    The score of a group is the sum of its samples' scores over the size of the largest group: then the
+    sum over groups is that over samples, whatever their sizes, and what is tested stays the mean of samples.
+
+    >>> [scores.tolist() for scores in grouped([0, 0, 1], [1, 1, 1], [1, 0, 1])]
+    [[1.0, 0.5], [0.5, 0.5]]
+    """
+    _, of = np.unique(np.asarray(groups), return_inverse=True)
+    largest = float(np.bincount(of).max())
+    before, after = (
+        np.bincount(of, np.asarray(s, np.float64)) / largest for s in (float_scores, plan_scores)
+    )
+    return np.minimum(before, 1.0), np.minimum(after, 1.0)

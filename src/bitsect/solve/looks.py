@@ -1,7 +1,7 @@
 """What held-out samples say about one plan, looked at in growing blocks until it is clear.
 
 Looks come after 128, 256, 512 … samples and after all of them. Each may err with its own part of the
-level, fixed beforehand: three quarters for the last, a quarter of what is left for each one before it.
+level, fixed beforehand: two thirds for the last, and two thirds of what is left for each one before it.
 The parts add up to the level, so a plan that misses the target is proven at any look with at most that
 probability (a group-sequential test with Bonferroni's inequality). Giving up may happen at any time, since
 it proves nothing. A test by betting, valid after every single sample, needs about twice the samples
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from ..values import Target
 from ..values.verdict import MISSED, PROVEN, UNPROVEN
-from .confidence import LEVEL, Pairs, bound, keeps, least, proves, refutes, samples_needed
+from .confidence import LEVEL, Pairs, bound, grouped, keeps, least, proves, refutes, samples_needed
 
 METHOD = "group-sequential paired score bound"
 NOT_KEPT = "not kept"
@@ -26,7 +26,7 @@ NOT_PROVEN = "not proven"
 ONLY_EXPECTED = "not proven, but expected to be kept"
 NOT_EXPECTED = "not proven: kept on these samples, but not expected to be on others"
 FIRST_LOOK = 128  # samples
-LAST = 0.75  # of what is left of the level: for the last look, then for the one before it
+LAST = 2 / 3  # of what is left of the level: for the last look, then for the one before it
 HOPELESS = 0.01  # how often a plan that just keeps the target is given up at a look
 MOST_NAMED = 10**6  # samples; a larger number is not named
 
@@ -61,37 +61,47 @@ def look_at(
     plan_scores: ArrayLike,
     level: float = LEVEL,
     confidence: float | None = None,
+    families: ArrayLike | None = None,
 ) -> Look:
     """One look at a plan, all samples at once, that errs with `level` at most.
 
     `confidence` is what is promised in words, where the level is only a part of what that allows.
+    Samples of one of the `families` may be wrong together: what is proven then counts families.
 
     >>> good, bad = [1.0] * 1000, [0.0] * 30 + [1.0] * 970
     >>> [look_at(Target.parse("99%"), good, plan).verdict for plan in (good, bad)]
     ['kept with 95 % confidence', 'not kept']
     """
-    pairs = Pairs.of(float_scores, plan_scores)
-    kept, samples = pairs.kept(target), int(pairs.samples)
+    pairs = pairs_of(float_scores, plan_scores, families)
+    samples, what = len(np.asarray(float_scores)), "samples" if families is None else "groups of samples"
+    kept = pairs.kept(target)
     least_kept = bound(pairs, target, level)
     if proves(pairs, target, level):
         sure = 1 - level if confidence is None else confidence
         return Look(kept, least_kept, level, samples, PROVEN, f"kept with {100 * sure:g} % confidence")
     if not keeps(kept, target):
         return Look(kept, least_kept, level, samples, MISSED, NOT_KEPT)
-    verdict = f"{NOT_PROVEN}: {_would_prove(pairs, target, level)}"
+    verdict = f"{NOT_PROVEN}: {_would_prove(pairs, target, level)}".replace("samples", what)
     return Look(kept, least_kept, level, samples, UNPROVEN, verdict)
+
+
+def pairs_of(float_scores: ArrayLike, plan_scores: ArrayLike, families: ArrayLike | None) -> Pairs:
+    """The pairs of scores that are evidence of their own: of samples, or of whole families."""
+    if families is not None:
+        float_scores, plan_scores = grouped(families, float_scores, plan_scores)
+    return Pairs.of(float_scores, plan_scores)
 
 
 def schedule(samples: int) -> list[tuple[int, float]]:
     """After how many samples one looks, and the part of the level that each look may spend.
 
-    >>> schedule(800)
-    [(128, 0.015625), (256, 0.046875), (512, 0.1875), (800, 0.75)]
+    >>> [(count, round(part, 3)) for count, part in schedule(800)]
+    [(128, 0.037), (256, 0.074), (512, 0.222), (800, 0.667)]
     >>> schedule(100)
     [(100, 1.0)]
     """
     counts, count = [], FIRST_LOOK
-    while count < LAST * samples:
+    while count < 0.75 * samples:
         counts.append(count)
         count *= 2
     parts, left = [], 1.0
@@ -117,7 +127,7 @@ def look_in_blocks(
     for count, part in looks[:-1]:
         float_scores, plan_scores = scores(count)
         pairs = Pairs.of(float_scores, plan_scores)
-        if pairs.float_score.max() == 0:
+        if target.relative is not None and pairs.float_score.max() == 0:
             continue
         if proves(pairs, target, level * part) or _is_hopeless(pairs, target, samples, level * looks[-1][1]):
             return look_at(target, float_scores, plan_scores, level * part, confidence)
@@ -157,7 +167,11 @@ def _would_prove(pairs: Pairs, target: Target, level: float, expected: float | N
     Where the plan did better than float on a few samples, nobody should count on it.
     """
     share = pairs.count / pairs.samples
-    if expected is None and float((share * (pairs.plan_score - pairs.float_score)).sum()) > 0:
+    if (
+        expected is None
+        and target.perplexity is None
+        and float((share * (pairs.plan_score - pairs.float_score)).sum()) > 0
+    ):
         expected = 0.0 if target.relative is None else 1.0
     if expected is None:
         needed = least(lambda n: proves(Pairs(share * n, pairs.float_score, pairs.plan_score), target, level))

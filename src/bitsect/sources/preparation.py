@@ -60,6 +60,7 @@ class Reading:
     columns: Sequence[str] = ()
     max_length: int | None = None
     stride: int | None = None
+    group_by: str | None = None
     room: Room = ANY  # that they may take
 
     @property

@@ -32,6 +32,9 @@ class Goal:
         python="Target | str | float | None",
     )
     max_drop: float | None = option("Or: percentage points that may be lost.", GOAL, default=None, type=float)
+    max_perplexity: str | None = option(
+        "Or, of a language model: the perplexity at most, as 1.01x of float's.", GOAL, default=None
+    )
     destination: Any = option(
         "Where it will run: onnxruntime or openvino (timed on this machine), a100, bits, portable, or the "
         "latency table FILE.json; default: onnxruntime, or the run's own; bits for the method paper.",
@@ -99,8 +102,9 @@ class Goal:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.max_drop is not None and self.target not in (None, Target.drop(self.max_drop)):
-            raise OptionError("pass [target=99.9%] or [max_drop=0.5], not both")
+        ways = {"target": self.target, "max_drop": self.max_drop, "max_perplexity": self.max_perplexity}
+        if len({str(self._kept_by(name)) for name, value in ways.items() if value is not None}) > 1:
+            raise OptionError("pass one of [target=99.9%], [max_drop=0.5] and [max_perplexity=1.01x]")
         if self.budget and self.latency is None and self.destination in ("bits", "portable"):
             raise OptionError(
                 f"a latency budget of {self.budget} needs a latency table: pass [latency=a100] or a file"
@@ -123,11 +127,17 @@ class Goal:
             Budget.parse(latency=self.budget, size=self.max_size)
 
     def _kept(self) -> Target | None:
-        if self.max_drop is not None:
-            return Target.drop(self.max_drop)
-        if self.target is None or isinstance(self.target, Target):
-            return self.target
-        return Target.parse(self.target)
+        if self.target is None and self.max_perplexity is not None:
+            return self._kept_by("max_perplexity")
+        return self._kept_by("target" if self.max_drop is None else "max_drop")
+
+    def _kept_by(self, option: str) -> Target | None:
+        """The target that one of the three options asks for."""
+        value = getattr(self, option)
+        if value is None or isinstance(value, Target):
+            return value
+        ways = {"target": Target.parse, "max_drop": Target.drop, "max_perplexity": Target.of_perplexity}
+        return ways[option](value)
 
     @property
     def limits(self) -> Budget | None:

@@ -63,6 +63,12 @@ class Settings:
         type=int,
         least=0,
     )
+    group_by: str | None = option(
+        "Samples that may be wrong together, kept together and counted as one: a column of a table (SQuAD: "
+        "title), or what a regular expression finds in the paths of images.",
+        SAMPLES,
+        default=None,
+    )
     processor: Any = option(
         "Tokenizer or image processor, as hf:FOLDER; default: the network's own.",
         SAMPLES,
@@ -134,8 +140,9 @@ class Settings:
 
     @property
     def texts(self) -> dict[str, Any]:
-        """How texts become inputs."""
-        return {"columns": self.columns, "max_length": self.max_length, "stride": self.stride}
+        """How rows become samples."""
+        names = ("columns", "max_length", "stride", "group_by")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def pixels(self) -> dict[str, Any]:

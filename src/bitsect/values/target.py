@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,9 @@ from ..names import listed
 class Target:
     """Either `relative` (a share of the float accuracy) or `max_drop` (a fraction lost at most).
 
-    Held as exact fractions, so that 99.9 % means 999/1000 and counts are compared without rounding.
+    Held as exact fractions, so that 99.9 % means 999/1000 and counts are compared without rounding. A largest
+    `perplexity`, as a multiple of float's, is a largest drop too, of the score of a language model, once it
+    is known how many tokens that chooses from: see `of_tokens`.
 
     >>> Target.parse("99.9%").threshold(Fraction(900, 1000))
     Fraction(8991, 10000)
@@ -23,10 +26,14 @@ class Target:
 
     relative: Fraction | None = None
     max_drop: Fraction | None = None
+    perplexity: Fraction | None = None
 
     def __post_init__(self) -> None:
-        if (self.relative is None) == (self.max_drop is None):
+        drops = self.max_drop is not None or self.perplexity is not None
+        if (self.relative is not None) == drops:
             raise BitsectError("a target is either relative (99.9%) or a largest drop, not both")
+        if self.perplexity is not None and not 1 < self.perplexity <= 2:
+            raise BitsectError("a largest perplexity is a multiple of float's, above 1 and up to 2: 1.01x")
         if self.relative is not None and not 0 < self.relative <= 1:
             raise BitsectError("a relative target is a share above 0 and up to 1")
         if self.max_drop is not None and not 0 <= self.max_drop < 1:
@@ -38,6 +45,8 @@ class Target:
         share = str(text).strip()
         if share.startswith("max drop "):
             return cls.drop(share.removeprefix("max drop ").removesuffix(" points"))
+        if share.startswith("perplexity "):
+            return cls.of_perplexity(share.removeprefix("perplexity "))
         number = _number(share.removesuffix("%"))
         if number is not None and share.endswith("%"):
             number /= 100
@@ -63,16 +72,40 @@ class Target:
             raise BitsectError(f"largest drop '{points}' is not a number of percentage points from 0 to 100")
         return cls(max_drop=number / 100)
 
+    @classmethod
+    def of_perplexity(cls, text: str | float) -> Target:
+        """The perplexity may rise to `1.01x` that of the float network.
+
+        >>> str(Target.of_perplexity("1.01x"))
+        'perplexity 1.01x'
+        """
+        number = _number(str(text).strip().removesuffix("x"))
+        if number is None or not 1 < number <= 2:
+            raise BitsectError(f"largest perplexity '{text}' is not a multiple above 1 and up to 2, as 1.01x")
+        return cls(perplexity=number)
+
+    @property
+    def nats(self) -> float:
+        """By how much the mean surprise −ln p of a token may rise: ln of the largest perplexity."""
+        return math.log(self.perplexity or 1)
+
+    def of_tokens(self, tokens: int) -> Target:
+        """A largest perplexity as a largest drop of the score 1 − (−ln p) / ln V, with V `tokens`."""
+        return replace(self, max_drop=Fraction(self.nats / math.log(max(2, tokens))))
+
     def threshold(self, float_accuracy: Fraction) -> Fraction:
         """The least accuracy that keeps the target."""
         if self.relative is not None:
             return self.relative * float_accuracy
-        assert self.max_drop is not None
+        if self.max_drop is None:
+            raise BitsectError(f"a target of {self} is for the task language-modelling alone")
         return max(Fraction(0), float_accuracy - self.max_drop)
 
     def __str__(self) -> str:
         if self.relative is not None:
             return f"{_written(self.relative * 100)}%"
+        if self.perplexity is not None:
+            return f"perplexity {_written(self.perplexity)}x"
         assert self.max_drop is not None
         return f"max drop {_written(self.max_drop * 100)} points"
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...errors import DataError
 from ..preparation import Preparation, Reading
+from .families import families_of_files, families_of_rows
 from .files import READERS, read_arrays
 from .folder import list_images
 from .iterables import collect, without_padding
 from .pixels import PerChannel, Pixels
-from .records import DATASETS, read_dataset, read_records
+from .records import DATASETS, Records, read_dataset, read_records
 from .rows import from_records, rows_of
 from .samples import Samples, Source, drawn, windows_of
 
@@ -54,13 +56,13 @@ def load_samples(
             raise DataError("samples that are loaded already keep their mean, std and scale: leave them out")
         if draw is None and (seed is None or "seed" in data.options):  # they are in a random order already
             return data
-        spec, source = data.spec if draw is None else MEMORY, data.source
+        spec, source, families = data.spec if draw is None else MEMORY, data.source, data.families
     elif isinstance(data, (str, Path)):
-        spec, source = _opened(str(data), pixels, workers, reading)
+        spec, source, families = _opened(str(data), pixels, workers, reading)
     elif (rows := rows_of(data)) is not None:
-        spec, source = MEMORY, from_records(rows, reading, pixels)
+        spec, source, families = MEMORY, from_records(rows, reading, pixels), None
     elif isinstance(data, Iterable):
-        spec, source = MEMORY, collect(data, pixels)
+        spec, source, families = MEMORY, collect(data, pixels), None
     else:
         raise DataError(
             f"data of type {type(data).__name__}: give {EXPECTED}, tensors, or a DataLoader around a Dataset"
@@ -79,10 +81,11 @@ def load_samples(
     if draw is not None or seed is not None:
         seed = seed or 0
         total = len(source) if source.groups is None else len(torch.unique(source.groups))
-        source = source.select(windows_of(source.groups, drawn(spec, total, draw, seed)))
+        chosen = windows_of(source.groups, drawn(spec, total, draw, seed))
+        source, families = source.select(chosen), None if families is None else families[chosen]
         options |= {"seed": seed} if draw is None else {"draw": draw, "seed": seed}
     source.check()
-    return Samples(source, spec, options)
+    return Samples(source, spec, options, families=families)
 
 
 def _check_tokens(source: Source, preparation: Preparation) -> None:
@@ -108,29 +111,36 @@ def _check_tokens(source: Source, preparation: Preparation) -> None:
         )
 
 
-def _opened(spec: str, pixels: Pixels, workers: int, reading: Reading) -> tuple[str, Source]:
+Opened = tuple[str, Source, Tensor | None]
+
+
+def _opened(spec: str, pixels: Pixels, workers: int, reading: Reading) -> Opened:
     if spec == MEMORY:
         raise DataError("these samples were given as Python objects, which no file holds: give them again")
     if spec.startswith("zoo:"):
         from ..models.zoo import data_path
 
-        return spec, read_arrays(data_path(spec.removeprefix("zoo:")), spec, pixels, reading.room)
+        return spec, read_arrays(data_path(spec.removeprefix("zoo:")), spec, pixels, reading.room), None
     if spec.startswith(DATASETS):
-        return spec, from_records(read_dataset(spec), reading, pixels)
+        return spec, *_of_rows(read_dataset(spec), reading, pixels)
     path = Path(spec).expanduser().absolute()
     if path.is_dir():
         made_by = reading.preparation
         inputs, name = made_by.inputs, made_by.name
         if inputs is not None and "input_ids" in inputs and "pixel_values" not in inputs:
             raise DataError(f"{spec} is a folder, of images; {name} takes texts: give a file of them")
-        return str(path), list_images(
-            path, pixels, workers, made_by.images, made_by.classes, room=reading.room
-        )
+        folder = list_images(path, pixels, workers, made_by.images, made_by.classes, room=reading.room)
+        return str(path), folder, families_of_files(folder, reading.group_by)
     if not path.exists():
         raise DataError(f"{spec}: no such file or folder: give {EXPECTED}")
     suffix = path.suffix.lower()
     if suffix in TABLES:
-        return str(path), from_records(read_records(path, spec, reading.room), reading, pixels)
+        return str(path), *_of_rows(read_records(path, spec, reading.room), reading, pixels)
     if suffix not in READERS:
         raise DataError(f"{spec}: unknown kind of data: give {EXPECTED}")
-    return str(path), read_arrays(path, spec, pixels, reading.room)
+    return str(path), read_arrays(path, spec, pixels, reading.room), None
+
+
+def _of_rows(records: Records, reading: Reading, pixels: Pixels) -> tuple[Source, Tensor | None]:
+    source = from_records(records, reading, pixels)
+    return source, families_of_rows(records, source, reading.group_by)

@@ -155,6 +155,7 @@ def _questions(articles: list[Any], name: str) -> Iterator[tuple[dict[str, Any],
                             "context": str(paragraph["context"]),
                             "answers": answers,
                             "impossible": question.get("is_impossible"),
+                            "title": str(article.get("title", number)),
                         },
                         place,
                     )

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.utils._pytree as pytree
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import DataError
@@ -78,6 +80,7 @@ class Samples:
     spec: str
     options: Mapping[str, Any] = field(default_factory=dict)  # plain values, ready for JSON
     copies: int = 0  # samples that were left out, being copies of others
+    families: Tensor | None = None  # the number of what may be wrong together, of each sample
     floats: torch.dtype | None = None  # what floating-point inputs are made for the network at hand
 
     def __len__(self) -> int:
@@ -104,7 +107,21 @@ class Samples:
 
     def select(self, indices: Tensor) -> Samples:
         """The samples of these indices; where they are windows, those of the questions of these indices."""
-        return replace(self, source=self.source.select(windows_of(self.groups, indices)))
+        chosen = windows_of(self.groups, indices)
+        families = None if self.families is None else self.families[chosen]
+        return replace(self, source=self.source.select(chosen), families=families)
+
+    @property
+    def counted_families(self) -> NDArray[np.int64] | None:
+        """The family of everything that accuracy is counted in: of each sample, or of each question."""
+        if self.families is None:
+            return None
+        families = self.families.numpy()
+        if self.groups is None:
+            return families
+        _, first = np.unique(self.groups.numpy(), return_index=True)
+        found: NDArray[np.int64] = families[first]
+        return found
 
     def at_length(self, length: int) -> Samples:
         """Sequences filled up to one length, for a network that takes no other; others as they are."""
