@@ -3,10 +3,11 @@
     python benchmarks/fuzz.py [--archives 20000] [--seed 0] [--processes 1] [--json FILE]
     python benchmarks/fuzz.py --seed S --archive N    # one archive again, with everything it led to
 
-Each archive is loaded, captured as every command captures it, run on its example and called as `bitsect.load`
-gives it, in a process of its own with limits of time and memory and an audit hook. Noticed are files opened for
-writing, removed or renamed, processes, sockets and libraries that are opened, what is unpickled, code that is run
-from elsewhere than the interpreter's own paths, and text of the file in what is compiled or executed.
+Each archive is loaded, captured as every command captures it, run on its example and called as
+`bitsect.load` gives it, in a process of its own with limits of time and memory and an audit hook. Noticed are
+files opened for writing, removed or renamed, processes, sockets and libraries that are opened, what is
+unpickled, code that is run from elsewhere than the interpreter's own paths, and text of the file in what is
+compiled or executed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from torch import Tensor, nn
 from bitsect.errors import BitsectError
 from bitsect.network.capture import capture
 from bitsect.sources.models.pt2 import load_pt2
-from mutations import MARK, PROGRAM, TABLES, Entries, archive, mutated
+from mutations import PROGRAM, Entries, archive, mutated
+from odd_json import MARK
 
 SECONDS, LONGEST = 20, 120  # of the processor and of the clock, for one archive
 MEMORY = 2 * 2**30  # bytes beyond those that an idle process has

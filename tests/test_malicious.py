@@ -8,9 +8,11 @@ import pickle
 import struct
 import sys
 import time
+import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from safetensors.numpy import save_file
 from torch import Tensor, nn
 from torch.export import Dim
 
+from bitsect import layers
 from bitsect.cli import main
 from bitsect.errors import BitsectError, PlanError
 from bitsect.network.capture import capture
@@ -302,6 +305,111 @@ def test_torch_itself_would(honest: Path, mark: Path, attack: Attack) -> None:
     path = rewrite(honest, Path("net.pt2"), lambda entries: attack(entries, mark))
     with suppress(Exception):  # the payloads are no tensors
         capture(torch.export.load(path) if attack in UNREAD else load_model(str(path), trust=True).model)
+    assert mark.exists()
+
+
+# Ways to write a letter so that one reader sees another letter there: torch joins the lines of a guard, and
+# of a size, before it parses them once more.
+SPELT: dict[str, Callable[[str], str]] = {
+    "plain": lambda letter: letter,
+    "octal": lambda letter: f"\\{ord(letter):03o}",
+    "hex": lambda letter: f"\\\nx{ord(letter):02x}",
+    "unicode": lambda letter: f"\\\nu{ord(letter):04x}",
+    "long": lambda letter: f"\\\nU{ord(letter):08x}",
+    "named": lambda letter: f"\\\nN{{{unicodedata.name(letter, 'LINE FEED')}}}",
+}
+# What ends the text that a value is pasted into, and goes on after it.
+AROUND = ('a" + str({}) + "b', "a' + str({}) + 'b", 'a"""+str({})+"""b', "a'\n{}\n'b", "a\\' + str({}) + '")
+AROUND = (*AROUND, "relu' and {} == 0 or 'x", "{}")
+
+
+def disguised(spelling: str, around: str, mark: Path) -> str:
+    """Code that makes the mark, between quotes, in letters that a checker of texts may take for others."""
+    code = touching(mark)
+    text = around.format(code if "'" in around else code.replace("'", '"'))
+    return "".join(letter if letter.isalnum() else SPELT[spelling](letter) for letter in text)
+
+
+def spoken_network(path: Path) -> Path:
+    """A network that takes a text."""
+
+    class Spoken(Tiny):
+        def forward(self, image: Tensor, mode: str) -> Tensor:  # type: ignore[override]
+            made = super().forward(image)
+            return made.relu() if mode == "relu" else made
+
+    exported = torch.export.export(
+        Spoken(), (torch.randn(2, 4), "relu"), dynamic_shapes=({0: Dim("batch")}, None)
+    )
+    torch.export.save(exported, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spoken_network(tmp_path_factory.mktemp("spoken") / "net.pt2")
+
+
+def text_of_an_input(entries: Entries, text: str) -> None:
+    """The value of an input, wherever it stands in the file."""
+
+    def change(data: Any) -> None:
+        module = data["graph_module"]
+        module["graph"]["inputs"][-1]["as_string"] = text
+        module["signature"]["input_specs"][-1]["constant_input"]["value"]["as_string"] = text
+
+    program(entries, change)
+
+
+@pytest.mark.parametrize("spelling", SPELT)
+@pytest.mark.parametrize("place", ["guard", "input", "size", "stack"])
+def test_no_text_of_a_program_is_code_however_it_is_spelt(
+    spoken: Path, mark: Path, place: str, spelling: str
+) -> None:
+    """It is read as `layers` reads it, and called; either may be refused in a line, and nothing runs."""
+    texts = [disguised(spelling, around, mark) for around in AROUND]
+
+    def change(entries: Entries, text: str) -> None:
+        if place == "guard":
+            guards = [f"1 or M['{each}'] == 2" for each in texts]
+            program(entries, lambda data: data.update(guards_code=[*guards, *texts]))
+        elif place == "input":
+            text_of_an_input(entries, text)
+        elif place == "size":
+            code = entries[PROGRAM].decode()
+            symbol = json.loads(code)["graph_module"]["graph"]["tensor_values"]["image"]["sizes"][0]
+            entries[PROGRAM] = code.replace(
+                json.dumps(symbol["as_expr"]["expr_str"]), json.dumps(f"Symbol('{text}', integer=True)")
+            ).encode()
+        else:
+            stack = f"L__self__,{text},{text};L['self'].first,first,{text}"
+            graph(entries, lambda data: data["nodes"][0]["metadata"].update(nn_module_stack=stack))
+
+    for text in texts[:1] if place == "guard" else texts:
+        path = rewrite(spoken, Path("net.pt2"), partial(change, text=text))
+        with suppress(BitsectError):
+            network = load_pt2(path).network()
+            for said in ("relu", text):
+                with suppress(BitsectError):
+                    network(torch.zeros(2, 4), said)
+    with suppress(BitsectError):
+        layers(str(path))
+    assert not mark.exists()
+    assert "canary" not in sys.modules
+
+
+@pytest.mark.parametrize("place", ["guard", "input"])
+def test_torch_itself_would_take_such_a_text_for_code(spoken: Path, mark: Path, place: str) -> None:
+    def change(entries: Entries) -> None:
+        if place == "guard":
+            text = disguised("hex", AROUND[0], mark)
+            program(entries, lambda data: data.update(guards_code=[f"1 or M['{text}'] == 2"]))
+        else:
+            text_of_an_input(entries, disguised("plain", AROUND[5], mark))
+
+    path = rewrite(spoken, Path("net.pt2"), change)
+    with suppress(Exception):
+        torch.export.load(path).module()(torch.zeros(2, 4), "relu")
     assert mark.exists()
 
 
