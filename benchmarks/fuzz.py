@@ -4,16 +4,17 @@
     python benchmarks/fuzz.py --seed S --archive N    # one archive again, with everything it led to
 
 Each archive is loaded, captured as every command captures it, run on its example and called as
-`bitsect.load` gives it, in a process of its own with limits of time and memory and an audit hook. Noticed are
-files opened for writing, removed or renamed, processes, sockets and libraries that are opened, what is
-unpickled, code that is run from elsewhere than the interpreter's own paths, and text of the file in what is
-compiled or executed.
+`bitsect.load` gives it, in a process apart with limits of time and memory and an audit hook. Noticed are files
+opened for writing, removed or renamed, processes, sockets and libraries that are opened, what is unpickled,
+code that is run from elsewhere than the interpreter's own paths, and text of the file in what is compiled or
+executed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import io
 import json
 import os
@@ -26,15 +27,15 @@ import time
 import traceback
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stderr
+from contextlib import chdir, redirect_stderr
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,7 @@ from odd_json import MARK
 
 SECONDS, LONGEST = 20, 120  # of the processor and of the clock, for one archive
 MEMORY = 2 * 2**30  # bytes beyond those that an idle process has
+TOGETHER = 20  # archives that one process reads, unless one of them ends it
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 FORBIDDEN = (
     *("subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.startfile", "pty."),
@@ -85,7 +87,7 @@ class Picture(nn.Module):
         return {"zqlogits": self.zqhead(x) + picked[:, :3], "zqfeatures": x if zqmode == "relu" else x.tanh()}
 
 
-class Sequence(nn.Module):
+class Steps(nn.Module):
     """A recurrent layer and an attention."""
 
     def __init__(self) -> None:
@@ -107,7 +109,7 @@ def seeds() -> list[Entries]:
     cases: list[tuple[nn.Module, tuple[Any, ...], Any]] = [
         (Plain(), (torch.randn(2, 4),), {"zqimage": {0: batch}}),
         (Picture(), (torch.randn(2, 2, 8, 8), "relu", places), shapes),
-        (Sequence(), (torch.randn(2, 3, 4),), {"zqsteps": {0: batch}}),
+        (Steps(), (torch.randn(2, 3, 4),), {"zqsteps": {0: batch}}),
     ]
     return [_seed(model.eval(), args, dims) for model, args, dims in cases]
 
@@ -230,23 +232,27 @@ def _texts(code: CodeType) -> Iterator[str]:
             yield repr(each)
 
 
-def _child(path: Path, answer: int) -> None:
-    """Never returns: reads `path` within limits, and writes what came of it."""
-    for limit, most in (
-        (resource.RLIMIT_CPU, SECONDS),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_AS, _pages(0) + MEMORY),
-    ):
-        resource.setrlimit(limit, (most, most))
+def _child(paths: list[Path], answers: BinaryIO) -> None:
+    """Reads one of the `paths` after the other within limits, and writes a line of what came of each."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(LONGEST)
-    os.write(answer, f"{_pages(1)}\n".encode())
+    most = _pages(0) + MEMORY
+    for limit, bound in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, most)):
+        resource.setrlimit(limit, (bound, bound))
     watch = Watch()
     sys.addaudithook(watch)
-    with redirect_stderr(io.StringIO()):
-        how, said = attempt(path)
-    os.write(answer, json.dumps([how, said, watch.noticed]).encode())
-    os._exit(0)
+    for path in paths:
+        used, start, before = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), _pages(1)
+        spent = int(used.ru_utime + used.ru_stime)
+        resource.setrlimit(resource.RLIMIT_CPU, (spent + SECONDS, resource.RLIM_INFINITY))
+        signal.alarm(LONGEST)
+        watch.noticed.clear()
+        with redirect_stderr(io.StringIO()):
+            how, said = attempt(path)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        more = peak * 1024 - before if peak > used.ru_maxrss else 0
+        line = [how, said, watch.noticed, time.monotonic() - start, more]
+        answers.write(json.dumps(line).encode() + b"\n")
+        answers.flush()
 
 
 def _pages(field: int) -> int:
@@ -257,49 +263,58 @@ def _pages(field: int) -> int:
 class Fuzz:
     """Archives by number; the same number is the same archive."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed, self.whole = seed, seeds()
-        self.folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    def __init__(self, folder: Path, seed: int = 0, networks: int = 3) -> None:
+        self.seed, self.whole, self.folder = seed, seeds()[:networks], folder
         (self.folder / "zqcanary.py").write_text("open('zqowned', 'w')\nclass Kind: pass\n")
-        os.chdir(self.folder)
         for entries in self.whole:  # everything is imported before the first child
             for _ in range(2):
-                Path("net.pt2").write_bytes(archive(entries))
-                how = attempt(Path("net.pt2"))
+                (folder / "net.pt2").write_bytes(archive(entries))
+                how = attempt(folder / "net.pt2")
                 assert how[0] == "loaded", how
-        self.before = sorted(path.name for path in self.folder.iterdir())
+        gc.freeze()  # so that children need not copy what the collector looks through
 
     def mutated(self, number: int) -> tuple[bytes, str]:
         return mutated(self.whole, random.Random(f"{self.seed}/{number}"))
 
-    def ended(self, number: int) -> Ended:
-        """What archive `number` leads to, in a process of its own."""
-        data, changed = self.mutated(number)
-        path = self.folder / "net.pt2"
-        path.write_bytes(data)
-        reading, writing = os.pipe()
-        start = time.monotonic()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(reading)
-                _child(path, writing)
-            finally:
-                os._exit(70)
-        os.close(writing)
-        with open(reading, "rb") as pipe:  # noqa: PTH123, for it has no path
-            answer = pipe.read()
-        _, status, used = os.wait4(child, 0)
-        before, _, came = answer.partition(b"\n")
-        how, said, noticed = json.loads(came) if came else ("", "", [])
-        if not came:
-            code = os.waitstatus_to_exitcode(status)
-            late = code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL)
-            how, said = "too long" if late else "crash", f"ended by {code}"
-        names = sorted(each.name for each in self.folder.iterdir())
-        noticed = [*noticed, *(["files: " + " ".join(names)] if names != self.before else [])]
-        more = used.ru_maxrss * 1024 - int(before)
-        return Ended(number, changed, how, said, noticed, time.monotonic() - start, more)
+    def ended(self, numbers: Sequence[int]) -> Iterator[Ended]:
+        """What these archives lead to; where one ends its process, the next has a new one."""
+        waiting = list(numbers)
+        while waiting:
+            changed, paths = {}, []
+            for number in waiting:
+                data, changed[number] = self.mutated(number)
+                paths.append(self.folder / f"{number}.pt2")
+                paths[-1].write_bytes(data)
+            before = sorted(self.folder.iterdir())
+            lines, code = _together(paths)
+            if len(lines) < len(waiting):
+                late = code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL)
+                lines.append(["too long" if late else "crash", f"ended by {code}", [], SECONDS, MEMORY])
+            if sorted(self.folder.iterdir()) != before:
+                lines[-1][2].append("files: " + " ".join(each.name for each in self.folder.iterdir()))
+            for number, (how, said, noticed, seconds, more) in zip(waiting, lines, strict=False):
+                yield Ended(number, changed[number], how, said, noticed, seconds, more)
+            for path in paths:
+                path.unlink(missing_ok=True)
+            waiting = waiting[len(lines) :]
+
+
+def _together(paths: list[Path]) -> tuple[list[Any], int]:
+    """What a process that reads the `paths` wrote of each, and how it ended."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            with open(writing, "wb") as answers:  # noqa: PTH123, for it has no path
+                _child(paths, answers)
+            os._exit(0)
+        finally:
+            os._exit(70)
+    os.close(writing)
+    with open(reading, "rb") as answers:  # noqa: PTH123
+        lines = [json.loads(line) for line in answers if line.endswith(b"\n")]
+    return lines, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def is_bad(ended: Ended) -> bool:
@@ -309,11 +324,14 @@ def is_bad(ended: Ended) -> bool:
 
 def _many(numbers: range, seed: int) -> list[Ended]:
     torch.set_num_threads(1)
-    fuzz, found = Fuzz(seed), []
-    for number in numbers:
-        found.append(fuzz.ended(number))
-        if is_bad(found[-1]):
-            print(json.dumps(asdict(found[-1])), file=sys.stderr, flush=True)
+    found = []
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, chdir(folder):
+        fuzz = Fuzz(Path(folder), seed)
+        for start in range(0, len(numbers), TOGETHER):
+            for ended in fuzz.ended(numbers[start : start + TOGETHER]):
+                found.append(ended)
+                if is_bad(ended):
+                    print(json.dumps(asdict(ended)), file=sys.stderr, flush=True)
     return found
 
 
@@ -331,7 +349,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.archive is not None:
-        print(json.dumps(asdict(Fuzz(given.seed).ended(given.archive)), indent=1))
+        (ended,) = _many(range(given.archive, given.archive + 1), given.seed)
+        print(json.dumps(asdict(ended), indent=1))
         return
     numbers = range(given.first, given.first + given.archives)
     parts = [numbers[start :: given.processes] for start in range(given.processes)]
