@@ -4,10 +4,10 @@
     python benchmarks/fuzz.py --seed S --archive N    # one archive again, with everything it led to
 
 Each archive is loaded, captured as every command captures it, run on its example and called as
-`bitsect.load` gives it, in a process apart with limits of time and memory and an audit hook. Noticed are files
-opened for writing, removed or renamed, processes, sockets and libraries that are opened, what is unpickled,
-code that is run from elsewhere than the interpreter's own paths, and text of the file in what is compiled or
-executed.
+`bitsect.load` gives it, in a process apart with limits of time and memory and an audit hook. Noticed are
+files opened for writing, removed or renamed, processes, sockets and libraries that are opened, what is
+unpickled, code that is run from elsewhere than the interpreter's own paths, and text of the file in what is
+compiled or executed.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ FORBIDDEN = (
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"),
     *("os.chown", "os.utime", "os.putenv", "shutil.", "tempfile.", "mmap.", "code.__new__", "webbrowser."),
 )
+OFTEN = (12, 4, 1)  # how often each network is taken: the less, the longer it takes
 FINE = ("refused", "loaded", "loaded, does not run")
 
 
@@ -274,7 +275,9 @@ class Fuzz:
         gc.freeze()  # so that children need not copy what the collector looks through
 
     def mutated(self, number: int) -> tuple[bytes, str]:
-        return mutated(self.whole, random.Random(f"{self.seed}/{number}"))
+        chance = random.Random(f"{self.seed}/{number}")
+        (whole,) = chance.choices(self.whole, OFTEN[: len(self.whole)])
+        return mutated(whole, self.whole, chance)
 
     def ended(self, numbers: Sequence[int]) -> Iterator[Ended]:
         """What these archives lead to; where one ends its process, the next has a new one."""

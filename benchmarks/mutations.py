@@ -48,9 +48,9 @@ PICKLES = (
 )
 
 
-def mutated(whole: list[Entries], chance: random.Random) -> tuple[bytes, str]:
+def mutated(one: Entries, whole: list[Entries], chance: random.Random) -> tuple[bytes, str]:
     """One of the archives with one to four things changed, and what was done to it, in words."""
-    entries, done = dict(chance.choice(whole)), []
+    entries, done = dict(one), []
     for _ in range(chance.choice((1, 1, 1, 2, 2, 3, 4))):
         kind = chance.choices(list(WAYS), [weight for weight, _ in WAYS.values()])[0]
         try:
