@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import struct
 import sys
 import time
@@ -28,6 +29,8 @@ from bitsect.cli import main
 from bitsect.errors import BitsectError, PlanError
 from bitsect.network.capture import capture
 from bitsect.sources.models import load_model
+from bitsect.sources.models.checked import CHECKED
+from bitsect.sources.models.operators import operators
 from bitsect.sources.models.pt2 import load_pt2
 from bitsect.sources.models.sizes import parse
 from bitsect.values import LatencyTable, Layer, Plan
@@ -306,6 +309,44 @@ def test_torch_itself_would(honest: Path, mark: Path, attack: Attack) -> None:
     with suppress(Exception):  # the payloads are no tensors
         capture(torch.export.load(path) if attack in UNREAD else load_model(str(path), trust=True).model)
     assert mark.exists()
+
+
+WRITING_WHERE_A_FILE_SAYS = [
+    "torch.ops.aten.max_pool2d_with_indices_backward.default",
+    "torch.ops.aten.segment_reduce.default",
+    "torch.ops.aten._convert_indices_from_coo_to_csr.default",
+]
+
+
+@pytest.mark.parametrize("target", WRITING_WHERE_A_FILE_SAYS)
+def test_operators_that_write_where_a_file_says_are_refused(
+    honest: Path, mark: Path, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = rewrite(honest, Path("net.pt2"), lambda entries: called(entries, target))
+    assert "which is no operator of a network's forward" in refused(capsys, "layers", path)
+
+
+def test_the_list_of_operators_is_short_and_has_none_of_a_kind() -> None:
+    names = operators()
+    assert len(names) < 550
+    assert not set(WRITING_WHERE_A_FILE_SAYS) & names.keys()
+    kinds = re.compile(
+        r"backward|unsafe(?!_view)|_convert_|segment|sparse|nested|\.out\b|from_file|save|eval|exec"
+    )
+    assert [name for name in names if kinds.search(name)] == []
+
+
+def test_a_division_that_ends_a_process_is_none() -> None:
+    """The least whole number by −1, for which the processor has no answer."""
+    least, divide = -(2**63), CHECKED[torch.ops.aten.div.Tensor_mode]
+    x, y = torch.tensor([least, 7, -9, 8]), torch.tensor([-1, -2, -1, 3])
+    assert divide(x, y, rounding_mode="trunc").tolist() == [least, -3, 9, 2]
+    assert divide(x, -1, rounding_mode="trunc").tolist() == [least, -7, 9, -8]
+    assert divide(x, -2, rounding_mode="trunc").tolist() == [2**62, -3, 4, -4]
+    for mode in ("trunc", "floor", None):
+        for other in (y, 2, 2.5, y * 1.5):
+            told = torch.div(x[1:], other[1:] if isinstance(other, Tensor) else other, rounding_mode=mode)
+            assert torch.equal(divide(x, other, rounding_mode=mode)[1:], told)
 
 
 # Ways to write a letter so that one reader sees another letter there: torch joins the lines of a guard, and
