@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import struct
 import sys
 import time
+import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,13 @@ from safetensors.numpy import save_file
 from torch import Tensor, nn
 from torch.export import Dim
 
+from bitsect import layers
 from bitsect.cli import main
 from bitsect.errors import BitsectError, PlanError
 from bitsect.network.capture import capture
 from bitsect.sources.models import load_model
+from bitsect.sources.models.checked import CHECKED
+from bitsect.sources.models.operators import operators
 from bitsect.sources.models.pt2 import load_pt2
 from bitsect.sources.models.sizes import parse
 from bitsect.values import LatencyTable, Layer, Plan
@@ -302,6 +308,149 @@ def test_torch_itself_would(honest: Path, mark: Path, attack: Attack) -> None:
     path = rewrite(honest, Path("net.pt2"), lambda entries: attack(entries, mark))
     with suppress(Exception):  # the payloads are no tensors
         capture(torch.export.load(path) if attack in UNREAD else load_model(str(path), trust=True).model)
+    assert mark.exists()
+
+
+WRITING_WHERE_A_FILE_SAYS = [
+    "torch.ops.aten.max_pool2d_with_indices_backward.default",
+    "torch.ops.aten.segment_reduce.default",
+    "torch.ops.aten._convert_indices_from_coo_to_csr.default",
+]
+
+
+@pytest.mark.parametrize("target", WRITING_WHERE_A_FILE_SAYS)
+def test_operators_that_write_where_a_file_says_are_refused(
+    honest: Path, mark: Path, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = rewrite(honest, Path("net.pt2"), lambda entries: called(entries, target))
+    assert "which is no operator of a network's forward" in refused(capsys, "layers", path)
+
+
+def test_the_list_of_operators_is_short_and_has_none_of_a_kind() -> None:
+    names = operators()
+    assert len(names) < 550
+    assert not set(WRITING_WHERE_A_FILE_SAYS) & names.keys()
+    kinds = re.compile(
+        r"backward|unsafe(?!_view)|_convert_|segment|sparse|nested|\.out\b|from_file|save|eval|exec"
+    )
+    assert [name for name in names if kinds.search(name)] == []
+
+
+def test_a_division_that_ends_a_process_is_none() -> None:
+    """The least whole number by −1, for which the processor has no answer."""
+    least, divide = -(2**63), CHECKED[torch.ops.aten.div.Tensor_mode]
+    x, y = torch.tensor([least, 7, -9, 8]), torch.tensor([-1, -2, -1, 3])
+    assert divide(x, y, rounding_mode="trunc").tolist() == [least, -3, 9, 2]
+    assert divide(x, -1, rounding_mode="trunc").tolist() == [least, -7, 9, -8]
+    assert divide(x, -2, rounding_mode="trunc").tolist() == [2**62, -3, 4, -4]
+    for mode in ("trunc", "floor", None):
+        for other in (y, 2, 2.5, y * 1.5):
+            told = torch.div(x[1:], other[1:] if isinstance(other, Tensor) else other, rounding_mode=mode)
+            assert torch.equal(divide(x, other, rounding_mode=mode)[1:], told)
+
+
+# Ways to write a letter so that one reader sees another letter there: torch joins the lines of a guard, and
+# of a size, before it parses them once more.
+SPELT: dict[str, Callable[[str], str]] = {
+    "plain": lambda letter: letter,
+    "octal": lambda letter: f"\\{ord(letter):03o}",
+    "hex": lambda letter: f"\\\nx{ord(letter):02x}",
+    "unicode": lambda letter: f"\\\nu{ord(letter):04x}",
+    "long": lambda letter: f"\\\nU{ord(letter):08x}",
+    "named": lambda letter: f"\\\nN{{{unicodedata.name(letter, 'LINE FEED')}}}",
+}
+# What ends the text that a value is pasted into, and goes on after it.
+AROUND = ('a" + str({}) + "b', "a' + str({}) + 'b", 'a"""+str({})+"""b', "a'\n{}\n'b", "a\\' + str({}) + '")
+AROUND = (*AROUND, "relu' and {} == 0 or 'x", "{}")
+
+
+def disguised(spelling: str, around: str, mark: Path) -> str:
+    """Code that makes the mark, between quotes, in letters that a checker of texts may take for others."""
+    code = touching(mark)
+    text = around.format(code if "'" in around else code.replace("'", '"'))
+    return "".join(letter if letter.isalnum() else SPELT[spelling](letter) for letter in text)
+
+
+def spoken_network(path: Path) -> Path:
+    """A network that takes a text."""
+
+    class Spoken(Tiny):
+        def forward(self, image: Tensor, mode: str) -> Tensor:  # type: ignore[override]
+            made = super().forward(image)
+            return made.relu() if mode == "relu" else made
+
+    exported = torch.export.export(
+        Spoken(), (torch.randn(2, 4), "relu"), dynamic_shapes=({0: Dim("batch")}, None)
+    )
+    torch.export.save(exported, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spoken_network(tmp_path_factory.mktemp("spoken") / "net.pt2")
+
+
+def text_of_an_input(entries: Entries, text: str) -> None:
+    """The value of an input, wherever it stands in the file."""
+
+    def change(data: Any) -> None:
+        module = data["graph_module"]
+        module["graph"]["inputs"][-1]["as_string"] = text
+        module["signature"]["input_specs"][-1]["constant_input"]["value"]["as_string"] = text
+
+    program(entries, change)
+
+
+@pytest.mark.parametrize("spelling", SPELT)
+@pytest.mark.parametrize("place", ["guard", "input", "size", "stack"])
+def test_no_text_of_a_program_is_code_however_it_is_spelt(
+    spoken: Path, mark: Path, place: str, spelling: str
+) -> None:
+    """It is read as `layers` reads it, and called; either may be refused in a line, and nothing runs."""
+    texts = [disguised(spelling, around, mark) for around in AROUND]
+
+    def change(entries: Entries, text: str) -> None:
+        if place == "guard":
+            guards = [f"1 or M['{each}'] == 2" for each in texts]
+            program(entries, lambda data: data.update(guards_code=[*guards, *texts]))
+        elif place == "input":
+            text_of_an_input(entries, text)
+        elif place == "size":
+            code = entries[PROGRAM].decode()
+            symbol = json.loads(code)["graph_module"]["graph"]["tensor_values"]["image"]["sizes"][0]
+            entries[PROGRAM] = code.replace(
+                json.dumps(symbol["as_expr"]["expr_str"]), json.dumps(f"Symbol('{text}', integer=True)")
+            ).encode()
+        else:
+            stack = f"L__self__,{text},{text};L['self'].first,first,{text}"
+            graph(entries, lambda data: data["nodes"][0]["metadata"].update(nn_module_stack=stack))
+
+    for text in texts[:1] if place == "guard" else texts:
+        path = rewrite(spoken, Path("net.pt2"), partial(change, text=text))
+        with suppress(BitsectError):
+            network = load_pt2(path).network()
+            for said in ("relu", text):
+                with suppress(BitsectError):
+                    network(torch.zeros(2, 4), said)
+    with suppress(BitsectError):
+        layers(str(path))
+    assert not mark.exists()
+    assert "canary" not in sys.modules
+
+
+@pytest.mark.parametrize("place", ["guard", "input"])
+def test_torch_itself_would_take_such_a_text_for_code(spoken: Path, mark: Path, place: str) -> None:
+    def change(entries: Entries) -> None:
+        if place == "guard":
+            text = disguised("hex", AROUND[0], mark)
+            program(entries, lambda data: data.update(guards_code=[f"1 or M['{text}'] == 2"]))
+        else:
+            text_of_an_input(entries, disguised("plain", AROUND[5], mark))
+
+    path = rewrite(spoken, Path("net.pt2"), change)
+    with suppress(Exception):
+        torch.export.load(path).module()(torch.zeros(2, 4), "relu")
     assert mark.exists()
 
 

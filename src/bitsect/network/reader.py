@@ -56,7 +56,6 @@ class _Reader:
         # A view that fits the example may not fit an input in another memory format.
         for view in exported.graph.find_nodes(op="call_function", target=aten.view.default):
             view.target = aten.reshape.default
-        exported.graph_module.recompile()
         self.nodes = [node for node in exported.graph.nodes if computes(node)]
         self.tensors: dict[str, list[Node]] = {}
         self.name_of: dict[Node, str] = {}

@@ -1,4 +1,4 @@
-"""Operators whose kernels read or write beyond weights of the wrong size, with the check that they lack.
+"""Operators whose kernels end the process or go beyond weights of the wrong size, with the check that they lack.
 
 A size that is open is refused where it meets a weight: what fits the example need not fit the next batch.
 """
@@ -54,6 +54,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *options: Any, **more: Any) -> An
     return aten.scaled_dot_product_attention.default(q, k, v, *options, **more)
 
 
+def divided(x: Tensor, y: Any, *, rounding_mode: str | None = None) -> Any:
+    """A quotient, but of whole numbers not by −1: dividing the least of them so ends the process."""
+    if rounding_mode == "trunc" and not (x.is_floating_point() or isinstance(y, float)):
+        if isinstance(y, int):
+            return aten.neg.default(x) if y == -1 else aten.div.Tensor_mode(x, y, rounding_mode="trunc")
+        if not y.is_floating_point():
+            negative = aten.eq.Scalar(y, -1)
+            quotient = aten.div.Tensor_mode(x, aten.masked_fill.Scalar(y, negative, 1), rounding_mode="trunc")
+            return aten.where.self(negative, aten.neg.default(quotient), quotient)
+    return aten.div.Tensor_mode(x, y, rounding_mode=rounding_mode)
+
+
 def _recurrent(gates: int, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def run(x: Tensor, first: Any, params: Sequence[Tensor], *options: Any) -> Any:
         has_biases, num_layers, _, _, bidirectional, _ = options
@@ -88,6 +100,7 @@ CHECKED: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: functional_norm,
     aten._weight_norm.default: weight_norm,
     aten.scaled_dot_product_attention.default: attention,
+    aten.div.Tensor_mode: divided,
     aten.lstm.input: lstm,
     aten.gru.input: gru,
     aten.rnn_tanh.input: rnn_tanh,

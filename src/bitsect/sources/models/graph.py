@@ -83,7 +83,9 @@ class SavedGraph:
         self.root = part.root
         self.outputs = [self._output(part, *_single(spec)) for spec in signature["output_specs"]]
         self.in_spec, self.out_spec = structure(call["in_spec"]), structure(call["out_spec"])
-        named = self.in_spec.children()[1].context if self.in_spec.num_children == 2 else ()
+        if [each.type for each in (self.in_spec, *self.in_spec.children())] != [tuple, tuple, dict]:
+            raise DamagedError(f"its inputs are not given by place and by name: {SAVE}")
+        named = self.in_spec.children()[1].context
         self.arguments = [*(call.get("forward_arg_names") or ()), *named]
         if not all(NAME.fullmatch(each) and not iskeyword(each) for each in (*self.names, *self.arguments)):
             raise UnsafeError("its inputs have names that no function could give them")

@@ -99,9 +99,11 @@ class SavedProgram(ExportedProgram):
         args = [spec.arg for spec in saved.inputs if spec.kind == InputKind.USER_INPUT]
         outputs = [spec.arg for spec in saved.outputs if spec.kind == OutputKind.USER_OUTPUT]
         in_spec = pytree.TreeSpec(tuple, None, [_flat(len(args)), pytree.TreeSpec(dict, [], [])])
-        leaves = pytree.tree_leaves(self.example)
+        leaves, given = pytree.tree_flatten(self.example)
         if len(leaves) != len(saved.users):
             raise DamagedError(f"its example holds {len(leaves)} inputs, not {len(saved.users)}: {SAVE}")
+        if [each.type for each in (given, *given.children())] != [tuple, tuple, dict]:
+            raise DamagedError(f"its example is not given by place and by name: {SAVE}")
         flat = [
             None if name in saved.constants else leaf for name, leaf in zip(saved.users, leaves, strict=True)
         ]
