@@ -8,12 +8,14 @@ from ...errors import ExportError
 from ...network.parts import Multiply, Rounding
 from ...network.program import Program
 from ...rounding.folding import Folded
+from ...rounding.placements.dynamic import DynamicProduct
 from ...rounding.placements.integers import IntegerLayer, IntegerProduct
 from ...rounding.rounder import Rounder
 from ...values import Plan
 from ...values.grid import Grid
 from ..ties import CodesOf, Key
 from .biases import add_bias, plus
+from .dynamic import quantise_input
 from .form import Form, Note, bits_of, deviations
 from .fusions import keep_sums_apart, take_bias
 from .grouped import GROUPED, write_groups
@@ -40,6 +42,7 @@ class Edit:
         self.nodes, self.results = Nodes(marked.model.graph), marked.results
         self.grids: dict[Value, Grid] = {}  # of values that are rounded already
         self.rounded: dict[tuple[Value, Grid], Value] = {}
+        self.dynamic: dict[Value, Value] = {}  # the codes of values whose range is found at run time
         self.codes: dict[Key, CodesOf] = {}
         self.notes: dict[tuple[str, str], list[str]] = {}
         self.paddings = {
@@ -67,7 +70,11 @@ class Edit:
                     self._keep_float(site)
                 else:
                     self._part_from_rectifier(site)
-                    if self.form.fuses and self._is_product(site):
+                    if isinstance(self._kernel(site), DynamicProduct):
+                        self.codes[site.multiply.node.name, 0] = quantise_input(
+                            self.nodes, site, self.dynamic
+                        )
+                    elif self.form.fuses and self._is_product(site):
                         take_bias(self.nodes, site)
             keep_sums_apart(self.nodes)
         return tuple(Note(tuple(layers), *why) for why, layers in self.notes.items())
@@ -305,12 +312,14 @@ class Edit:
         return CodedWeight.of(made, operand.layout, folded)
 
     def _integer_layer(self, site: Site) -> IntegerLayer | None:
-        made = self.rounding.kernels.get(site.multiply.node.name)
+        made = self._kernel(site)
         return made if isinstance(made, IntegerLayer) else None
 
     def _is_product(self, site: Site) -> bool:
-        kernel = self.rounding.kernels.get(site.multiply.node.name)
-        return site.op_type == "MatMul" and isinstance(kernel, IntegerProduct)
+        return site.op_type == "MatMul" and isinstance(self._kernel(site), IntegerProduct)
+
+    def _kernel(self, site: Site) -> object:
+        return self.rounding.kernels.get(site.multiply.node.name)
 
     def _is_better_as_matmul(self, site: Site, position: int) -> bool:
         """Whether a Gemm that reads its weight at `position` has a kernel for codes only as MatMul."""

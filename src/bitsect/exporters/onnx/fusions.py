@@ -25,7 +25,7 @@ def keep_sums_apart(nodes: Nodes) -> None:
 def take_bias(nodes: Nodes, site: Site) -> None:
     """Let the kernel of an integer matrix product add the constant that follows it: the same bits, sooner."""
     values, weight = (value.producer() for value in site.kernel.inputs)
-    found = _bias_after(nodes, site.kernel.outputs[0])
+    found = bias_after(nodes, site.kernel.outputs[0])
     if found is None or values is None or values.op_type != "DequantizeLinear":
         return
     total, bias = found
@@ -45,7 +45,7 @@ def take_bias(nodes: Nodes, site: Site) -> None:
     replace(total, result)
 
 
-def _bias_after(nodes: Nodes, product: Value) -> tuple[Value, Array] | None:
+def bias_after(nodes: Nodes, product: Value) -> tuple[Value, Array] | None:
     """The sum of a product and a constant, and that constant; None if anything else reads the product."""
     readers: list[Node] = [use.node for use in product.uses()]
     if len(readers) != 1 or product.is_graph_output() or readers[0].op_type not in ("Add", "Sub"):

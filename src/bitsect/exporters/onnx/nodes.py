@@ -28,12 +28,20 @@ class Nodes:
         return iter(list(self.graph))
 
     def add(
-        self, op_type: str, inputs: list[Value], name: str, *, domain: str = "", **attributes: Any
+        self,
+        op_type: str,
+        inputs: list[Value],
+        name: str,
+        *,
+        domain: str = "",
+        outputs: int = 1,
+        **attributes: Any,
     ) -> Value:
-        """The output of a new node."""
-        node = self.ir.node(op_type, inputs, attributes, domain=domain, name=name)
+        """The first output of a new node."""
+        node = self.ir.node(op_type, inputs, attributes, domain=domain, name=name, num_outputs=outputs)
         self.graph.append(node)
-        node.outputs[0].name = f"{name}.out"
+        for number, output in enumerate(node.outputs):
+            output.name = f"{name}.out{number or ''}"
         return node.outputs[0]
 
     def add_constant(self, name: str, array: Array) -> Value:

@@ -56,6 +56,8 @@ def write_onnx(
             f"not '{rounder.placement.name}': judge the plan under that placement first"
         )
     check_precision(program, plan)
+    if not chosen.fuses:
+        check_calibrated(plan, f"a file for {destination}")
     rounding = rounder(plan)
     marked = to_onnx(program)
     edit = Edit(program, rounder, plan, rounding, marked, chosen)
@@ -77,6 +79,16 @@ def check_precision(program: Program, plan: Plan) -> None:
             raise ExportError(
                 f"layer '{multiply.layer}' computes in {dtype}: quantised layers are written for float32; "
                 f"{float32_instead(program, multiply.layer)}, or leave the layer in float"
+            )
+
+
+def check_calibrated(plan: Plan, what: str) -> None:
+    """Refuse layers whose ranges are found at run time, for which only ONNX Runtime has kernels."""
+    for name, format in plan.items():
+        if format.dynamic:
+            raise ExportError(
+                f"layer '{name}' is {format}, for which {what} has no kernel: write it for onnxruntime, or "
+                "choose int8 or float"
             )
 
 
