@@ -116,8 +116,8 @@ class Observer:
 
         model = onnx.load(path)
         graph = model.graph
-        kinds = ("QuantizeLinear", "DynamicQuantizeLinear")
-        made = {node.output[0]: node for node in graph.node if node.op_type in kinds}
+        makers = ("QuantizeLinear", "DynamicQuantizeLinear")
+        made = {node.output[0]: node for node in graph.node if node.op_type in makers}
         self.codes = {key: codes[key] for key in _made_of_floats(program, rounding)}
         self.outputs = len(graph.output)
         self.observed = sorted({held.tensor for held in self.codes.values()})

@@ -52,6 +52,8 @@ def takes(layer: Layer, format: Format) -> bool:
     """Whether a runtime has a kernel for it: weight-only ones are for linear layers."""
     if format.is_float or layer.kind == "embedding":
         return format.is_float
+    if format.dynamic:
+        return layer.kind == "linear"
     if format.activation_bits is not None:
         return format.group_size is None
     depths = {gemm_shape(place)[2] for place in layer.places} if layer.kind == "linear" else set()

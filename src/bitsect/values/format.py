@@ -97,7 +97,8 @@ class Format:
             weight, activation = (None if int(b) == FLOAT_BITS else int(b) for b in match.groups()[:2])
             return cls(weight, activation, int(match[4]) if match[4] else None, bool(match[3]))
         raise PlanError(
-            f"unknown format '{name}': use float, int8, int4, w8a8d, or w<bits>a<bits>[g<group>] such as w4a16"
+            f"unknown format '{name}': use float, int8, int4, w8a8d, or w<bits>a<bits>[g<group>] such as "
+            "w4a16"
         )
 
     def __str__(self) -> str:
@@ -107,6 +108,7 @@ class Format:
 FLOAT = Format()
 INT8 = Format(8, 8)
 INT4 = Format(4, 4)
+DYNAMIC = Format(8, 8, dynamic=True)
 
 
 def high_to_low(formats: Iterable[Format]) -> tuple[Format, ...]:

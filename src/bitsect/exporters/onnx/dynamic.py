@@ -1,4 +1,4 @@
-"""Products whose input is quantised as the file runs, written as the kernels that ONNX Runtime has for them."""
+"""Products whose input is quantised as the file runs, written as ONNX Runtime has kernels for them."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class OnnxRuntime:
         weight, folded = multiply.weight, self.rounder.folded(multiply)
         if not is_dynamic_product(self.rounder.program, multiply):
             raise PlanError(
-                f"layer '{multiply.layer}': there is no kernel that finds the range of its input at run time: "
+                f"layer '{multiply.layer}': no kernel finds the range of its input at run time: "
                 f"leave it out of {format}, with [keep={multiply.layer}=float,int8]"
             )
         assert weight is not None
