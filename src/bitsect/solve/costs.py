@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import BitsectError
 from ..values import FLOAT, INT4, INT8, Cost, Costs, Format, LatencyTable, Layer, Plan
-from ..values.format import FLOAT_BITS
+from ..values.format import FLOAT_BITS, rank
 
 LEAST_GAIN = 0.01  # of the time of a network: what a format must gain to be tried
 
@@ -139,15 +139,27 @@ def worthwhile(
     """Which of `formats` gain a network at least LEAST_GAIN of its time; the one that gains most always does.
 
     Every format is measured, fitted and judged, which a last layer that is a little faster is not worth.
-    Asked only where a whole network was timed, so that its time is known.
+    Asked only where a whole network was timed, so that its time is known. Ranges that are found at run time
+    lose less than calibrated ones, whose rounding between layers is to be paid for besides: they are held
+    against the formats above them alone.
     """
     if not table.boundaries:
         return Worth(formats, frozenset())
     gains = dict.fromkeys(formats, 0.0)
+    entering: dict[str | None, float] = {}
+    for boundary in table.boundaries:
+        if boundary.before is None:
+            rounding = table.boundary_ms(boundary, FLOAT, INT8)
+            entering[boundary.after] = entering.get(boundary.after, 0.0) + rounding
     for layer in layers:
         ms = {f: table.ms(layer, f) for f in allowed[layer.name] if table.supports(f, layer)}
+        rounded = entering.get(layer.name, 0.0)
         for format in gains.keys() & ms.keys():
-            others = [other for f, other in ms.items() if f != format]
+            others = [
+                other - (rounded if f.dynamic and format.has_ranges else 0.0)
+                for f, other in ms.items()
+                if f != format and not (format.dynamic and rank(f) > rank(format))
+            ]
             gains[format] += max(0.0, min(others) - ms[format]) if others else table.ms(layer, format)
     whole = latency_ms(Plan.uniform(layers), layers, table)
     most = max(gains, key=lambda format: gains[format])
@@ -162,7 +174,7 @@ def _faster(
     for format in ladder:
         if table.supports(format, layer):
             ms = table.ms(layer, format)
-            least = ms - saved_ms if format.activation_bits is not None else ms
+            least = ms - saved_ms if format.has_ranges else ms
             if all(least < higher for higher in kept.values()):
                 kept[format] = ms
     if not kept:
