@@ -33,13 +33,13 @@ LEAST = 0.02  # no factor is below, of what it is expected to be
 STEPS = ("quantize", "dequantize")
 
 
-KINDS = ("convolution", "depthwise", "product")
+KINDS = ("convolution", "depthwise", "product", "embedding")
 
 
 def kind_of(layer: Layer) -> str:
     """The kinds of layers whose kernels behave alike."""
-    if layer.kind == "depthwise":
-        return "depthwise"
+    if layer.kind == "depthwise" or layer.is_look_up:
+        return layer.kind
     return "convolution" if layer.kind.startswith("conv") else "product"
 
 

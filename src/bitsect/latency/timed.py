@@ -137,7 +137,8 @@ class Timer:
         if format.is_float or not takes(layer, format):
             return format.is_float
         places = [multiply for multiply in self.program.multiplies if multiply.layer == layer.name]
-        if format.dynamic and not all(is_dynamic_product(self.program, each) for each in places):
+        products = [each for each in places if each.activations]
+        if format.dynamic and not all(is_dynamic_product(self.program, each) for each in products):
             return False
         return {each.node.meta["val"].dtype for each in places} == {torch.float32}
 
@@ -169,7 +170,8 @@ class Timer:
         """The layers of each distinct kernel; of very many, those that multiply most."""
         found: dict[str, list[Layer]] = {}
         for layer in self.layers:
-            found.setdefault(place_key(layer.places[0]), []).append(layer)
+            if not layer.is_look_up:
+                found.setdefault(place_key(layer.places[0]), []).append(layer)
         heaviest = sorted(found, key=lambda key: -sum(layer.macs for layer in found[key]))[:MOST_KERNELS]
         for key in found:
             if key in heaviest:

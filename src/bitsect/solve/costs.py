@@ -76,7 +76,7 @@ def _with_boundaries(
     layers: Sequence[Layer], allowed: Mapping[str, Sequence[Format]], table: LatencyTable
 ) -> Costs:
     """Milliseconds of layers and of what lies between them; one side of a boundary may be no layer."""
-    each = {layer.name: {f: table.ms(layer, f) for f in allowed[layer.name]} for layer in layers}
+    each = {layer.name: {f: _counted_ms(layer, f, table) for f in allowed[layer.name]} for layer in layers}
     neighbours, changes = list[tuple[str, str]](), list[dict[tuple[Format, Format], float]]()
     for boundary in table.boundaries:
         before, after = boundary.before, boundary.after
@@ -91,6 +91,17 @@ def _with_boundaries(
             for format in each[after]:
                 each[after][format] += table.boundary_ms(boundary, FLOAT, format)
     return Costs(each, {}, tuple(neighbours), tuple(changes), table.rest_ms)
+
+
+def _counted_ms(layer: Layer, format: Format, table: LatencyTable) -> float:
+    """What a layer counts for where a whole network was timed.
+
+    A look-up takes next to no time in any format. It saves size, and so it counts by its bits: of two plans
+    that take as long the smaller one is found.
+    """
+    if layer.is_look_up and table.boundaries:
+        return table.ms(layer, FLOAT) * format.stored_bits / FLOAT_BITS
+    return table.ms(layer, format)
 
 
 def bit_operations(plan: Mapping[str, Format], layers: Iterable[Layer]) -> int:
@@ -152,6 +163,8 @@ def worthwhile(
             rounding = table.boundary_ms(boundary, FLOAT, INT8)
             entering[boundary.after] = entering.get(boundary.after, 0.0) + rounding
     for layer in layers:
+        if layer.is_look_up:
+            continue
         ms = {f: table.ms(layer, f) for f in allowed[layer.name] if table.supports(f, layer)}
         rounded = entering.get(layer.name, 0.0)
         for format in gains.keys() & ms.keys():
@@ -173,7 +186,7 @@ def _faster(
     kept: dict[Format, float] = {}
     for format in ladder:
         if table.supports(format, layer):
-            ms = table.ms(layer, format)
+            ms = _counted_ms(layer, format, table)
             least = ms - saved_ms if format.has_ranges else ms
             if all(least < higher for higher in kept.values()):
                 kept[format] = ms

@@ -45,8 +45,12 @@ class Destination:
         return Goal(**{**follows, **given(goal), "destination": self.name})
 
     def complete_settings(self, settings: Settings) -> Settings:
-        """The settings of a new run: values are rounded as the destination has it, if not told otherwise."""
-        return Settings(**{"placement": self.placement.name, **given(settings)})
+        """The settings of a new run: values are rounded as the destination has it, if not told otherwise.
+
+        Where a runtime has a kernel for them, embeddings are layers like all others.
+        """
+        follows = {"placement": self.placement.name, "embeddings": self.runtime is not None}
+        return Settings(**{**follows, **given(settings)})
 
 
 DESTINATIONS = {

@@ -364,9 +364,9 @@ class Edit:
         indices, kind = gather.inputs[1], int(self.nodes.ir.DataType.FLOAT)
         rows = self.nodes.add("Gather", [table, indices], name, axis=0)
         site.kernel = rows.producer()
-        factors = self.nodes.add("Gather", [row_scales, indices], f"{name}.scales", axis=0)
-        values = self.nodes.add("Cast", [rows], f"{name}.cast", to=kind)
-        replace(gather.outputs[0], self.nodes.add("Mul", [values, factors], f"{name}.scaled"))
+        factors = self.nodes.add("Gather", [row_scales, indices], f"{name}/scales", axis=0)
+        values = self.nodes.add("Cast", [rows], f"{name}/cast", to=kind)
+        replace(gather.outputs[0], self.nodes.add("Mul", [values, factors], f"{name}/scaled"))
 
     def _float_bias(self, site: Site, folded: Folded) -> Value:
         assert folded.bias is not None
