@@ -150,28 +150,19 @@ def worthwhile(
     """Which of `formats` gain a network at least LEAST_GAIN of its time; the one that gains most always does.
 
     Every format is measured, fitted and judged, which a last layer that is a little faster is not worth.
-    Asked only where a whole network was timed, so that its time is known. Ranges that are found at run time
-    lose less than calibrated ones, whose rounding between layers is to be paid for besides: they are held
-    against the formats above them alone.
+    Asked only where a whole network was timed, so that its time is known.
     """
     if not table.boundaries:
         return Worth(formats, frozenset())
     gains = dict.fromkeys(formats, 0.0)
-    entering: dict[str | None, float] = {}
-    for boundary in table.boundaries:
-        if boundary.before is None:
-            rounding = table.boundary_ms(boundary, FLOAT, INT8)
-            entering[boundary.after] = entering.get(boundary.after, 0.0) + rounding
     for layer in layers:
         if layer.is_look_up:
             continue
         ms = {f: table.ms(layer, f) for f in allowed[layer.name] if table.supports(f, layer)}
-        rounded = entering.get(layer.name, 0.0)
         for format in gains.keys() & ms.keys():
+            better = format.dynamic  # than formats of as many bits: held against those above it alone
             others = [
-                other - (rounded if f.dynamic and format.has_ranges else 0.0)
-                for f, other in ms.items()
-                if f != format and not (format.dynamic and rank(f) > rank(format))
+                other for f, other in ms.items() if f != format and not (better and rank(f) > rank(format))
             ]
             gains[format] += max(0.0, min(others) - ms[format]) if others else table.ms(layer, format)
     whole = latency_ms(Plan.uniform(layers), layers, table)

@@ -163,9 +163,9 @@ class IntegerProduct:
     ) -> Tensor:
         steps = self.scales * _float32(self.input.scale)
         if step == GROUPED:
-            rows, _, ends = args
-            total: Tensor = grouped_mm(self.input.codes(rows), self.codes, ends)
-            return total.mul_(steps[group_of_rows(len(rows), ends)])
+            taken, _, ends = args
+            total: Tensor = grouped_mm(self.input.codes(taken), self.codes, ends)
+            return total.mul_(steps[group_of_rows(len(taken), ends)])
         given, bias = args[0], (*args, None, None)[2]
         if step == aten.addmm.default:
             bias, given = args[:2]
