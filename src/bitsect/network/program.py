@@ -222,8 +222,8 @@ class Program:
     @cached_property
     def layer_tensors(self) -> frozenset[str]:
         """The tensors that layers take and give; the others are sums on their way."""
-        taken = (operand.tensor for multiply in self.multiplies for operand in multiply.activations)
-        return frozenset({*(multiply.output for multiply in self.multiplies), *filter(None, taken)})
+        taken = {operand.tensor for multiply in self.multiplies for operand in multiply.activations}
+        return frozenset({each.output for each in self.multiplies} | {*filter(None, taken)})
 
     @cached_property
     def device(self) -> torch.device:

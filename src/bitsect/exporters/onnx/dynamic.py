@@ -15,8 +15,8 @@ def quantise_input(nodes: Nodes, site: Site, known: dict[Value, Value]) -> Codes
     Layers that read one value share its codes. A bias that follows is added by the kernel.
     """
     weight = None if site.op_type != "MatMul" else site.kernel.inputs[1].producer()
-    codes = None if weight is None else nodes.constant(weight.inputs[0])
-    if weight is None or codes is None or codes.ndim != 2:
+    shape = () if weight is None else tuple(weight.inputs[0].shape)
+    if weight is None or len(shape) != 2:
         raise ExportError(
             f"layer '{site.multiply.layer}': ONNX Runtime has no kernel that finds the range of its input at "
             "run time: choose int8 or float for it"
@@ -28,7 +28,7 @@ def quantise_input(nodes: Nodes, site: Site, known: dict[Value, Value]) -> Codes
     w, w_scale, w_zero = weight.inputs
     inputs = [x, w, x_scale, w_scale, x_zero, w_zero]
     found = bias_after(nodes, product)
-    if found is not None and found[1].shape == codes.shape[1:]:
+    if found is not None and found[1].shape == shape[1:]:
         product, bias = found
         inputs.append(nodes.add_constant(f"{site.name}.bias", bias))
     result = nodes.add("MatMulIntegerToFloat", inputs, site.name, domain=MICROSOFT)

@@ -29,9 +29,8 @@ def take_bias(nodes: Nodes, site: Site) -> None:
     if found is None or values is None or values.op_type != "DequantizeLinear":
         return
     total, bias = found
-    codes = nodes.constant(weight.inputs[0])
-    assert codes is not None
-    if codes.ndim != 2 or bias.shape != codes.shape[1:] or attribute(weight, "axis", 1) != 1:
+    shape = tuple(weight.inputs[0].shape)
+    if len(shape) != 2 or bias.shape != shape[1:] or attribute(weight, "axis", 1) != 1:
         return
     (x, x_scale, x_zero), (w, w_scale, w_zero) = values.inputs, weight.inputs
     constant = nodes.add_constant(f"{site.name}.bias", bias)

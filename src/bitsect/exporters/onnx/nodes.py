@@ -48,10 +48,22 @@ class Nodes:
         """A constant; what is large is held once, for a weight may be used in many places."""
         if array.nbytes < LARGE_BYTES:
             return self._new_constant(name, array)
-        key = (array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
+        key = _content(array)
         if key not in self._large:
             self._large[key] = self._new_constant(name, array)
         return self._large[key]
+
+    def add_weight(self, name: str, array: Array) -> Value:
+        """A constant; a matrix that is there the other way round, as of a tied embedding, is held once.
+
+        Runtimes turn it once, as they load the file.
+        """
+        turned = self._large.get(_content(array.T)) if array.ndim == 2 else None
+        if turned is None or array.nbytes < LARGE_BYTES:
+            return self.add_constant(name, array)
+        value = self.add("Transpose", [turned], f"{name}.turned", perm=[1, 0])
+        value.type, value.shape = turned.type, self.ir.Shape(array.shape)
+        return value
 
     def _new_constant(self, name: str, array: Array) -> Value:
         wanted, count = name, 1
@@ -68,6 +80,10 @@ class Nodes:
         """What a constant value holds; None for one that is computed, or for none."""
         tensor = None if value is None else self.ir.convenience.get_const_tensor(value)
         return None if tensor is None else np.asarray(tensor.numpy())
+
+
+def _content(array: Array) -> Any:
+    return array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest()
 
 
 def replace(value: Value, by: Value) -> None:
