@@ -235,13 +235,11 @@ class Program:
     @property
     def length(self) -> int:
         """How long the sequences of its example are: the size of the second axis."""
-        sizes = [leaf.shape[1] for leaf in pytree.tree_leaves(self.example) if _is_matrix(leaf)]
-        return int(sizes[0]) if sizes else 0
+        return _length(self.example) or 0
 
     def length_of(self, inputs: Inputs) -> int | None:
         """How long the sequences of `inputs` are, where the network takes any length."""
-        sizes = [leaf.shape[1] for leaf in pytree.tree_leaves(inputs) if _is_matrix(leaf)]
-        return int(sizes[0]) if sizes and self.any_length else None
+        return _length(inputs) if self.any_length else None
 
     @property
     def any_length(self) -> bool:
@@ -361,8 +359,9 @@ class Program:
         return pytree.tree_unflatten(leaves, self._out_spec)
 
 
-def _is_matrix(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 1
+def _length(inputs: Inputs) -> int | None:
+    leaves = (leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim > 1)
+    return next((int(leaf.shape[1]) for leaf in leaves), None)
 
 
 def _detached(value: Any) -> Any:

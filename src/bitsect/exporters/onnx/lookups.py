@@ -1,4 +1,4 @@
-"""Embeddings in ONNX: rows are looked up in codes and then scaled, for the table is large and the rows are few."""
+"""Embeddings in ONNX: rows are looked up in codes and then scaled: the table is large, the rows are few."""
 
 from __future__ import annotations
 
