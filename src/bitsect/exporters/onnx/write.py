@@ -26,7 +26,8 @@ from ...network.program import Program
 from ...network.remarks import float32_instead
 from ...values import Plan
 from ...values.destination import check_written
-from ..exporter import Written
+from ..exporter import Written, check_calibrated
+from ..runtimes.onnxruntime import BATCH
 from ..subject import Subject
 from .edit import Edit
 from .form import FORMS
@@ -82,16 +83,6 @@ def check_precision(program: Program, plan: Plan) -> None:
             )
 
 
-def check_calibrated(plan: Plan, what: str) -> None:
-    """Refuse layers whose ranges are found at run time, for which only ONNX Runtime has kernels."""
-    for name, format in plan.items():
-        if format.dynamic:
-            raise ExportError(
-                f"layer '{name}' is {format}, for which {what} has no kernel: write it for onnxruntime, or "
-                "choose int8 or float"
-            )
-
-
 def _metadata(program: Program, plan: Plan, destination: str, more: Mapping[str, str]) -> dict[str, str]:
     return {
         "bitsect.version": __version__,
@@ -101,6 +92,7 @@ def _metadata(program: Program, plan: Plan, destination: str, more: Mapping[str,
         "bitsect.program": program.fingerprint,
         "bitsect.plan": json.dumps(plan.to_json()),
         "bitsect.outputs": json.dumps(output_names(program)),
+        **({BATCH: "1"} if any(format.dynamic for format in plan.values()) else {}),
         **more,
     }
 
