@@ -202,7 +202,7 @@ def test_samples_that_do_not_lie_one_after_the_other_have_no_kernel() -> None:
         program = capture(Block(run, w=weight(5, 8)).eval(), seeded(2, 6, 8))
         (multiply,) = program.multiplies
         assert not is_dynamic_product(program, multiply)
-        with pytest.raises(PlanError, match="layer 'w': no kernel finds .* with keep='w=float,int8'"):
+        with pytest.raises(PlanError, match=r"layer 'w': no kernel finds .* with keep='w=float,int8'"):
             Rounder(program, None, ONNXRUNTIME)(Plan.uniform(program.layers, DYNAMIC))
 
 
