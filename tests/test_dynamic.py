@@ -159,7 +159,7 @@ def test_the_proof_runs_one_sample_at_a_time(tmp_path: Path) -> None:
     assert proof.holds
     assert proof.float_kernels == ()
     assert proof.judged_accuracy == proof.runtime_accuracy
-    assert OnnxModel(file.path).rows == 1
+    assert OnnxModel(file.path).judged_rows == 1
     assert any("found as the file runs" in note.instead for note in file.notes)
 
 

@@ -88,7 +88,7 @@ class OnnxModel:
         return tuple(outputs) if all(map(str.isdigit, names)) else Outputs(zip(names, outputs, strict=True))
 
     @property
-    def rows(self) -> int | None:
+    def judged_rows(self) -> int | None:
         """How many samples it was judged with at once, where that makes a difference."""
         return 1 if BATCH in self.metadata else None
 
