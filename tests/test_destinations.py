@@ -40,6 +40,7 @@ from bitsect.sources.tasks.task import task_named
 from bitsect.values import FLOAT, INT4, INT8, ONNXRUNTIME, Format, LatencyTable, Plan
 from bitsect.values.boundary import Boundary, step_key
 from bitsect.values.destination import CPU_FORMATS, DESTINATIONS, check_written, destination_named
+from bitsect.values.format import DYNAMIC
 from bitsect.values.latency_table import place_key
 from short import calibrate, export_onnx, prove
 from tiny import images, residual, seeded
@@ -67,7 +68,7 @@ def test_what_follows_from_a_destination_gives_way_to_what_is_asked() -> None:
     goal = there.complete_goal(Goal(target="99%"))
     assert (goal.latency, goal.formats, goal.destination) == (
         "onnxruntime",
-        (*CPU_FORMATS[1:], INT8),
+        (*CPU_FORMATS[1:], DYNAMIC, INT8),
         there.name,
     )
     asked = there.complete_goal(Goal(target="99%", latency="a100", formats="int4"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ExportError
 from ..network.program import Program
 from ..values import Plan
 
@@ -37,3 +38,13 @@ class Exporter:
     write: Callable[..., Any]  # (subject, path, destination, metadata) → what was written
     prove: Callable[..., Any]  # (written, subject, samples) → the proof
     for_runtimes: bool = False  # whether files are made for a destination, under its placement
+
+
+def check_calibrated(plan: Plan, what: str) -> None:
+    """Refuse formats whose ranges are found at run time, for which only ONNX Runtime has kernels."""
+    for name, format in plan.items():
+        if format.dynamic:
+            raise ExportError(
+                f"layer '{name}' is {format}, for which {what} has no kernel: write it for onnxruntime; "
+                "`bitsect search RUN --formats int8` finds a plan for others"
+            )

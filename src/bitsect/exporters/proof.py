@@ -34,7 +34,14 @@ MOST_BY_TIES = 0.05
 OWN_ARITHMETIC = ("openvino",)
 LEAST_OWN_AGREEMENT = 0.97
 LARGEST_OWN_ACCURACY_GAP = 0.01
-INTEGER_KERNELS = ("QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGemm", "MatMulInteger")
+INTEGER_KERNELS = (
+    "QLinearConv",
+    "QLinearMatMul",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "QGemm",
+    "MatMulInteger",
+)
 WEIGHT_ONLY_KERNELS = ("MatMulNBits", *INTEGER_KERNELS)
 FLOAT_KERNELS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Einsum")
 COUNTED_KERNELS = (*WEIGHT_ONLY_KERNELS, "QLinearAdd", *FLOAT_KERNELS, "Add")

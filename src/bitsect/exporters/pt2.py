@@ -29,7 +29,7 @@ from ..rounding.placements.integers import IntegerLayer, IntegerProduct
 from ..sources.data import Samples
 from ..values import Plan
 from .constants import needed_constants, rounded_weights
-from .exporter import Exporter, Written
+from .exporter import Exporter, Written, check_calibrated
 from .packed.codes import HeldCodes, pack, unpack
 from .proof import Proof, prove_exactly
 from .subject import Subject
@@ -197,7 +197,8 @@ def prove_pt2(
 
 
 def check(program: Program, plan: Plan, source: str) -> None:
-    """Refuse operators that only bitsect has: the file would not load without it."""
+    """Refuse operators that only bitsect has, without which the file would not load, and a runtime's own."""
+    check_calibrated(plan, "a .pt2 file")
     grouped = [multiply.layer for multiply in program.multiplies if multiply.node.target == GROUPED]
     if grouped:
         raise ExportError(

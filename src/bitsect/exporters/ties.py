@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch.nn.functional import pad
 from ..network.operators import through_pooling
 from ..network.parts import Rounding
 from ..network.program import Program
+from ..rounding.placements.dynamic import DynamicProduct, OwnRange
 from ..rounding.placements.integers import IntegerLayer, IntegerProduct
 from ..sources.data import Inputs
 from ..values.grid import Grid
@@ -73,6 +75,21 @@ class ObservedGrid(Grid):
         return self.observed.clone()
 
 
+@dataclass(frozen=True)
+class ObservedRange(OwnRange):
+    """The range that the runtime found of one sample, and the codes that it made within it."""
+
+    observed: Tensor
+    scale: Tensor
+    ties: Ties
+
+    def codes(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        judged, _ = super().codes(samples)
+        observed = self.observed.reshape(judged.shape)
+        self.ties.count(judged - observed)
+        return observed, self.scale.reshape(1, 1)
+
+
 def _made_of_floats(program: Program, rounding: Rounding) -> Iterator[Key]:
     """The rounded values that no integer kernel hands on."""
     for name in rounding.results:
@@ -83,6 +100,8 @@ def _made_of_floats(program: Program, rounding: Rounding) -> Iterator[Key]:
             key = (multiply.node.name, index)
             if key in rounding.inputs and through_pooling(operand.node).name not in rounding.results:
                 yield key
+        if isinstance(rounding.kernels.get(multiply.node.name), DynamicProduct):
+            yield multiply.node.name, 0
 
 
 class Observer:
@@ -97,18 +116,24 @@ class Observer:
 
         model = onnx.load(path)
         graph = model.graph
-        made = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
+        makers = ("QuantizeLinear", "DynamicQuantizeLinear")
+        made = {node.output[0]: node for node in graph.node if node.op_type in makers}
         self.codes = {key: codes[key] for key in _made_of_floats(program, rounding)}
         self.outputs = len(graph.output)
         self.observed = sorted({held.tensor for held in self.codes.values()})
         constants = {each.name: each for each in graph.initializer}
         self.zero_points: dict[str, int] = {}
+        self.ranges: dict[str, list[str]] = {}  # scale and zero point, where they are found at run time
         for name in self.observed:
-            zero = numpy_helper.to_array(constants[made[name].input[2]])
-            self.zero_points[name] = int(zero)
-            graph.output.append(
-                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(zero.dtype), None)
-            )
+            kinds = [onnx.TensorProto.UINT8]
+            if made[name].op_type == "DynamicQuantizeLinear":
+                kinds += [onnx.TensorProto.FLOAT, onnx.TensorProto.UINT8]
+                self.ranges[name] = list(made[name].output[1:])
+            else:
+                zero = numpy_helper.to_array(constants[made[name].input[2]])
+                self.zero_points[name], kinds = int(zero), [helper.np_dtype_to_tensor_dtype(zero.dtype)]
+            outputs = zip([name, *self.ranges.get(name, ())], kinds, strict=True)
+            graph.output.extend(helper.make_tensor_value_info(*each, None) for each in outputs)
         with tempfile.TemporaryDirectory() as folder:
             onnx.save(model, Path(folder) / path.name)
             self.model = OnnxModel(Path(folder) / path.name, exact=True)
@@ -121,10 +146,10 @@ class Observer:
         same = zip(values[: self.outputs], outputs, strict=True)
         if not all(torch.equal(left, right) for left, right in same):
             return None
-        codes = {
-            name: value.float() - self.zero_points[name]
-            for name, value in zip(self.observed, values[self.outputs :], strict=True)
-        }
+        names = [each for name in self.observed for each in (name, *self.ranges.get(name, ()))]
+        found = dict(zip(names, values[self.outputs :], strict=True))
+        zeros = self.zero_points | {name: found[zero].float() for name, (_, zero) in self.ranges.items()}
+        codes = {name: found[name].float() - zeros[name] for name in self.observed}
         observed = {key: pad(codes[held.tensor], held.padding) for key, held in self.codes.items()}
 
         def grid(key: Key, grid: Grid) -> Grid:
@@ -134,15 +159,18 @@ class Observer:
                 else grid
             )
 
+        def kernel(name: str, kernel: Any) -> Any:
+            if isinstance(kernel, DynamicProduct):
+                scale, _ = self.ranges[self.codes[name, 0].tensor]
+                return replace(kernel, input=ObservedRange(observed[name, 0], found[scale], ties))
+            if isinstance(kernel, IntegerLayer | IntegerProduct):
+                return replace(kernel, input=operands[name, 0])
+            return kernel
+
         operands = {key: grid(key, each) for key, each in rounding.inputs.items()}
         return replace(
             rounding,
             inputs=operands,
             results={name: grid(name, each) for name, each in rounding.results.items()},
-            kernels={
-                name: replace(kernel, input=operands[name, 0])
-                if isinstance(kernel, IntegerLayer | IntegerProduct)
-                else kernel
-                for name, kernel in rounding.kernels.items()
-            },
+            kernels={name: kernel(name, each) for name, each in rounding.kernels.items()},
         )

@@ -14,7 +14,7 @@ left in float.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,11 @@ class Pieces:
     boundaries: Sequence[Boundary]
     rows: Mapping[str, Mapping[Format, float | None]]
 
+    @property
+    def fitted(self) -> Iterator[Layer]:
+        """The layers that have factors: look-ups take too little to tell theirs from noise."""
+        return (layer for layer in self.layers if not layer.is_look_up)
+
     def ms(self, layer: Layer, format: Format) -> float | None:
         """Of one layer in all its places; None where it does not run."""
         times = [self.rows[place_key(place)].get(format) for place in layer.places]
@@ -60,7 +65,7 @@ class Pieces:
     def sums(self, plan: Plan) -> dict[Class, float]:
         """The times of all pieces of a plan, by what shares a factor."""
         found: dict[Class, float] = {REST: 1.0}
-        for layer in self.layers:
+        for layer in self.fitted:
             format, ms = plan[layer.name], self.ms(layer, plan[layer.name]) or 0.0
             for name in (kind_of(layer), place_key(layer.places[0])):
                 found[name, format.name] = found.get((name, format.name), 0.0) + ms
@@ -82,7 +87,7 @@ def fitted(pieces: Pieces, measured: Mapping[Plan, float]) -> dict[Class, float]
     where c₀ makes the networks in one format right by one factor for each format, and share is how much of a
     network a factor decides.
     """
-    kinds = {(place_key(layer.places[0]), kind_of(layer)) for layer in pieces.layers}
+    kinds = {(place_key(layer.places[0]), kind_of(layer)) for layer in pieces.fitted}
     sums = [pieces.sums(plan) for plan in measured]
     classes = sorted({name for each in sums for name in each})
     column = {name: index for index, name in enumerate(classes)}
@@ -142,7 +147,7 @@ def fit_table(
 ) -> LatencyTable:
     """The table of a network: its pieces, each times the factor that it has in the whole."""
     factors = fitted(pieces, measured)
-    kinds = {place_key(place): kind_of(layer) for layer in pieces.layers for place in layer.places}
+    kinds = {place_key(place): kind_of(layer) for layer in pieces.fitted for place in layer.places}
 
     def factor(key: str, format: Format) -> float:
         if key not in kinds:
@@ -156,7 +161,8 @@ def fit_table(
         }
 
     rows = scaled(pieces.rows)
-    for key in kinds:  # what was not timed has no kernel there
+    for key in {place_key(place) for layer in pieces.layers for place in layer.places}:
+        # What was not timed has no kernel there.
         rows[key] = {format: rows[key].get(format) for format in formats}
     return LatencyTable(
         device,

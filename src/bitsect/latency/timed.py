@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..errors import BitsectError, MissingExtraError
 from ..exporters.onnx.pieces import WrittenGraph, empty_model, rounding_models
@@ -24,6 +25,7 @@ from ..exporters.runtimes.apart import Apart, Fault, Model, Times
 from ..exporters.runtimes.onnxruntime import feed_of
 from ..network.program import Program
 from ..rounding.boundaries import boundaries
+from ..rounding.placements.dynamic import is_dynamic_product
 from ..runs.progress import Progress
 from ..values import FLOAT, INT8, Format, LatencyTable, Layer, Place, Plan
 from ..values.boundary import Boundary, step_key
@@ -132,17 +134,25 @@ class Timer:
 
     def _takes(self, layer: Layer, format: Format) -> bool:
         """Whether the exporter writes the layer in `format`, and a kernel may be found for it."""
-        dtypes = {str(m.node.meta["val"].dtype) for m in self.program.multiplies if m.layer == layer.name}
-        return format.is_float or (takes(layer, format) and dtypes == {"torch.float32"})
+        if format.is_float or not takes(layer, format):
+            return format.is_float
+        places = [multiply for multiply in self.program.multiplies if multiply.layer == layer.name]
+        products = [each for each in places if each.activations]
+        if format.dynamic and not all(is_dynamic_product(self.program, each) for each in products):
+            return False
+        return {each.node.meta["val"].dtype for each in places} == {torch.float32}
 
     def plans(self) -> dict[str, Plan]:
         """The whole models that are timed, by name: in one format each, and mixed of float and the others."""
         plans = {FLOAT.name: self.uniform(FLOAT)}
         plans |= {format.name: self.uniform(format) for format in self.formats}
-        lower = [format for format in self.formats if format.activation_bits is not None]
+        lower = sorted((f for f in self.formats if f.activation_bits is not None), key=lambda f: f.dynamic)
         names = [layer.name for layer in self.layers]
         for format in lower[:1] if self.mixed else ():
             base = self.uniform(format)
+            for other in (each for each in lower if each.dynamic and each != format):
+                taken = [layer.name for layer in self.layers if self._takes(layer, other)]
+                plans[f"{other} where possible, else {format}"] = base.replace(taken, other)
             for kernel, chosen in self._by_kernel():
                 plans[f"{format} but {kernel}"] = base.replace(chosen, FLOAT)
             plans[f"{format} alternating"] = base.replace(names[::2], FLOAT)
@@ -160,7 +170,8 @@ class Timer:
         """The layers of each distinct kernel; of very many, those that multiply most."""
         found: dict[str, list[Layer]] = {}
         for layer in self.layers:
-            found.setdefault(place_key(layer.places[0]), []).append(layer)
+            if not layer.is_look_up:
+                found.setdefault(place_key(layer.places[0]), []).append(layer)
         heaviest = sorted(found, key=lambda key: -sum(layer.macs for layer in found[key]))[:MOST_KERNELS]
         for key in found:
             if key in heaviest:

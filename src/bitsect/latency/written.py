@@ -13,7 +13,7 @@ from ..network.operators import never_negative
 from ..network.program import Program
 from ..rounding.rounder import Rounder
 from ..sources.tasks.task import task_named
-from ..values import ONNXRUNTIME, Format, Layer, Plan, Range, Ranges
+from ..values import ONNXRUNTIME, Format, Layer, Place, Plan, Range, Ranges
 from ..values.latency_table import gemm_shape
 
 
@@ -49,13 +49,17 @@ class TimingModel:
 
 
 def takes(layer: Layer, format: Format) -> bool:
-    """Whether a runtime has a kernel for it: weight-only ones are for linear layers."""
-    if format.is_float or layer.kind == "embedding":
-        return format.is_float
-    if format.activation_bits is not None:
+    """Whether a runtime has a kernel for it: weight-only and dynamic ones are for linear layers."""
+    return format.is_float or all(_has_kernel(place, format) for place in layer.places)
+
+
+def _has_kernel(place: Place, format: Format) -> bool:
+    kind = place.signature.kind
+    if kind == "embedding":  # fewer bits are held in as many
+        return format.weight_bits == 8 and format.group_size is None
+    if format.has_ranges:
         return format.group_size is None
-    depths = {gemm_shape(place)[2] for place in layer.places} if layer.kind == "linear" else set()
-    return bool(depths) and all(depth % (format.group_size or 1) == 0 for depth in depths)
+    return kind == "linear" and (format.dynamic or gemm_shape(place)[2] % (format.group_size or 1) == 0)
 
 
 def _check_weights(program: Program) -> None:

@@ -60,9 +60,9 @@ class Sum:
 class Rounding:
     """What a plan does to a program: operands replaced, operands rounded, biases added, results rounded.
 
-    `kernels[name]` replaces the computation of step `name`, for example by integer arithmetic. A kernel
-    may also cover later steps (batch norm, ReLU); these are listed in `done` and return their input
-    unchanged.
+    `kernels[name]` replaces the computation of step `name`, for example by integer arithmetic; it is called
+    with the operator, its arguments, and how many samples these are of. A kernel may also cover later steps
+    (batch norm, ReLU); these are listed in `done` and return their input unchanged.
     """
 
     weights: Mapping[tuple[str, int], Tensor] = field(default_factory=dict)

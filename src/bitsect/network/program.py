@@ -128,7 +128,7 @@ class Program:
         with torch.no_grad():
             for node, value in [*self._constants.items(), *values.items()]:
                 show(node, value)
-            self._walk(values, 0, len(self._steps), rounding, made=show)
+            self._walk(values, rows, 0, len(self._steps), rounding, made=show)
         return self._collect(values, rows)
 
     def observe_operands(
@@ -149,7 +149,7 @@ class Program:
 
         stop = 1 + max((i for i, node in enumerate(self._steps) if node.name in names), default=-1)
         with torch.no_grad():
-            self._walk(values, 0, stop, FLOAT_ROUNDING, operand=show)
+            self._walk(values, rows, 0, stop, FLOAT_ROUNDING, operand=show)
 
     def differentiate(
         self, inputs: Inputs, loss: Callable[[Any], Tensor], layers: Iterable[str], *, once: bool = False
@@ -177,16 +177,16 @@ class Program:
         values, rows = self._binding.bind(inputs, self.device)
         values |= {node: _detached(value) for node, value in self._constants.items()}
         values |= self._prologue_with(leaves)
-        self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, operand=operand)
+        self._walk(values, rows, 0, len(self._steps), FLOAT_ROUNDING, operand=operand)
         return self._collect(values, rows)
 
     # What the verbs stand on.
 
     def start(self, layer: str) -> int:
         """The step at which `layer` first multiplies."""
-        if layer not in self._start:
-            raise BitsectError(f"unknown layer '{layer}'; `bitsect layers` lists them")
-        return self._start[layer]
+        if layer in self._start:
+            return self._start[layer]
+        raise BitsectError(f"unknown layer '{layer}'; `bitsect layers` lists them")
 
     def _known(self, layers: Iterable[str]) -> list[str]:
         """`layers` in their order in the network, whatever order they are given in."""
@@ -222,8 +222,8 @@ class Program:
     @cached_property
     def layer_tensors(self) -> frozenset[str]:
         """The tensors that layers take and give; the others are sums on their way."""
-        taken = (operand.tensor for multiply in self.multiplies for operand in multiply.activations)
-        return frozenset({*(multiply.output for multiply in self.multiplies), *filter(None, taken)})
+        taken = {operand.tensor for multiply in self.multiplies for operand in multiply.activations}
+        return frozenset({each.output for each in self.multiplies} | {*filter(None, taken)})
 
     @cached_property
     def device(self) -> torch.device:
@@ -235,19 +235,17 @@ class Program:
     @property
     def length(self) -> int:
         """How long the sequences of its example are: the size of the second axis."""
-        sizes = [leaf.shape[1] for leaf in pytree.tree_leaves(self.example) if _is_matrix(leaf)]
-        return int(sizes[0]) if sizes else 0
+        return _length(self.example) or 0
 
     def length_of(self, inputs: Inputs) -> int | None:
         """How long the sequences of `inputs` are, where the network takes any length."""
-        sizes = [leaf.shape[1] for leaf in pytree.tree_leaves(inputs) if _is_matrix(leaf)]
-        return int(sizes[0]) if sizes and self.any_length else None
+        return _length(inputs) if self.any_length else None
 
     @property
     def any_length(self) -> bool:
         """Whether it takes sequences of any length."""
-        shapes = (node.meta["val"].shape for node in self._inputs if isinstance(node.meta.get("val"), Tensor))
-        return any(not isinstance(size, int) for shape in shapes for size in shape[1:])
+        values = (node.meta.get("val") for node in self._inputs)
+        return any(type(size) is not int for v in values if isinstance(v, Tensor) for size in v.shape[1:])
 
     @cached_property
     def bytes_per_sample(self) -> int:
@@ -268,7 +266,7 @@ class Program:
         with torch.no_grad():
             for node, value in values.items():
                 made(node, value)
-            self._walk(values, 0, len(self._steps), FLOAT_ROUNDING, made=made)
+            self._walk(values, rows, 0, len(self._steps), FLOAT_ROUNDING, made=made)
         return max(1, rows)
 
     @cached_property
@@ -292,14 +290,15 @@ class Program:
         states: dict[str, State] = {}
         for position, name in sorted((self.start(name), name) for name in set(keep)):
             if position >= start:
-                self._walk(values, start, position, rounding)
+                self._walk(values, rows, start, position, rounding)
                 states[name], start = State(dict(values), rows), position
-        self._walk(values, start, len(self._steps), rounding)
+        self._walk(values, rows, start, len(self._steps), rounding)
         return self._collect(values, rows), states
 
     def _walk(
         self,
         values: dict[Node, Any],
+        rows: int,
         start: int,
         stop: int,
         rounding: Rounding,
@@ -319,7 +318,7 @@ class Program:
             if node.name in rounding.done:
                 result = args[0]
             elif node.name in rounding.kernels:
-                result = rounding.kernels[node.name](node.target, args, kwargs)
+                result = rounding.kernels[node.name](node.target, args, kwargs, rows)
             else:
                 multiply = self._multiply_at.get(node)
                 if multiply is not None:
@@ -360,8 +359,9 @@ class Program:
         return pytree.tree_unflatten(leaves, self._out_spec)
 
 
-def _is_matrix(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 1
+def _length(inputs: Inputs) -> int | None:
+    leaves = (leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim > 1)
+    return next((int(leaf.shape[1]) for leaf in leaves), None)
 
 
 def _detached(value: Any) -> Any:

@@ -152,8 +152,9 @@ def evaluate_file(
     samples = _load(data, asked, model)
     output = settings.output or model.metadata.get("bitsect.output")
     task = _task_of(model, asked.get("task")).on(output, model.run(samples.inputs(slice(0, 1))))
+    rows = settings.batch_size or model.judged_rows or ROWS
     with (progress or Bar()).stage("evaluate", len(samples)) as advance:
-        return run_onnx(model, samples, task, batch_size=settings.batch_size or ROWS, progress=advance)
+        return run_onnx(model, samples, task, batch_size=rows, progress=advance)
 
 
 def _load(data: Any, asked: Mapping[str, Any], model: OnnxModel) -> Any:

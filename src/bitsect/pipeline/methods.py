@@ -65,6 +65,10 @@ def destined(
     name = goal.destination or _known_destination(model, out) or _usual_destination(settings, goal, method)
     destination = destination_named(name)
     if not is_folder(model) or goal.destination is not None:
+        folder = model if is_folder(model) else out
+        known = None if folder is None else _noted(folder).get("embeddings")
+        if isinstance(known, bool) and "embeddings" not in given(settings):
+            settings = changed(settings, embeddings=known)  # an older run goes on as it was made
         settings = destination.complete_settings(settings)
     return destination, settings, destination.complete_goal(goal)
 
@@ -87,8 +91,12 @@ def _usual_destination(settings: Settings, goal: Goal, method: Method) -> str:
 
 def noted_in(run: str | Path, what: str) -> str | None:
     """What run.json says of the run besides what it is of; None if nothing."""
-    try:
-        name = (read_json_object(Path(run) / "run.json", "") or {}).get(what)
-    except RunError:
-        return None  # what is wrong with the folder is said when it is opened
+    name = _noted(run).get(what)
     return name if isinstance(name, str) else None
+
+
+def _noted(run: str | Path) -> dict[str, Any]:
+    try:
+        return read_json_object(Path(run) / "run.json", "") or {}
+    except RunError:
+        return {}  # what is wrong with the folder is said when it is opened

@@ -86,8 +86,9 @@ def uses_of(program: Program) -> tuple[Use, ...]:
 
 def left_to_squant(program: Program) -> tuple[str, ...]:
     """The layers that GPTQ cannot fit, as it does not know what their weights are multiplied by."""
+    looked_up = {layer.name for layer in program.layers if layer.is_look_up}  # nothing is multiplied by them
     unknown = [use.multiplies[0].layer for use in uses_of(program) if not use.is_known]
-    return tuple(dict.fromkeys(unknown))
+    return tuple(name for name in dict.fromkeys(unknown) if name not in looked_up)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Rounder:
             for multiply in self.program.multiplies
             if not (format := plan[multiply.layer]).is_float
             # A matmul of two activations has no weight that a weight-only format could round.
-            and (multiply.weight is not None or format.activation_bits is not None)
+            and (multiply.weight is not None or format.has_ranges)
         ]
         results = self._rules.results(chosen)
         weights: dict[tuple[str, int], Tensor] = {}
@@ -80,7 +80,8 @@ class Rounder:
                 key = (multiply.node.name, position)
                 if operand.layout is not None:
                     weights[key] = self.weight(multiply.layer, operand, format)
-                elif format.activation_bits is not None:
+                elif format.has_ranges:
+                    assert format.activation_bits is not None
                     inputs[key] = self._rules.input(operand, format.activation_bits, results)
         return Rounding(weights, inputs, biases, results, *self._rules.kernels(chosen, inputs, results))
 

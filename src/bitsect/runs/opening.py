@@ -242,6 +242,7 @@ def _resolved(settings: Settings, program: Program, task: Task, resources: Resou
 def _facts(program: Program, samples: Samples, task: Task, settings: Settings) -> dict[str, Any]:
     """Everything that the results of a run rest on."""
     return {
+        "embeddings": settings.embeddings,  # which decides the layers, and with them what follows
         "model_fingerprint": program.fingerprint,
         **to_json(settings),
         "data_fingerprint": samples.fingerprint(),  # after what decides it: of two changes the cause is named
@@ -388,7 +389,7 @@ def _remember_layers(folder: RunFolder, program: Program) -> None:
 def _check(program: Program) -> None:
     if not program.layers:
         raise CaptureError("the network has no layer to quantise: `bitsect layers` says what it is made of")
-    empty = next((layer for layer in program.layers if not layer.macs), None)
+    empty = next((each for each in program.layers if not each.macs and not each.is_look_up), None)
     if empty is not None:
         raise CaptureError(
             f"layer '{empty.name}' multiplies nothing, as one of its sizes is 0: take it out of the network"

@@ -177,7 +177,7 @@ class Run:
     def ranges(self, formats: Iterable[Format] = ()) -> Ranges:
         """Ranges that serve `formats`; calibrated where they are not there yet."""
         known = self.folder.read_json("ranges.json")
-        widths = {format.activation_bits for format in formats if format.activation_bits is not None}
+        widths = {each.activation_bits for each in formats if each.activation_bits and each.has_ranges}
         if known is not None:
             with reading(self.folder.path / "ranges.json", "remove it, and it is made again"):
                 ranges = Ranges.from_json(known)

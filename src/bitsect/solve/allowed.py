@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import BitsectError
 from ..values import FLOAT, Format, Goal, LatencyTable, Layer, Plan, high_to_low
-from .costs import faster_formats, worthwhile
+from .costs import LEAST_GAIN, faster_formats, latency_ms, worthwhile
 from .search.pins import pinned
 from .search.problem import uniform_plan
 
@@ -51,8 +51,9 @@ def allowed_formats(layers: tuple[Layer, ...], goal: Goal, table: LatencyTable |
     if table is None:
         return Allowed(goal.formats, possible, possible)
     if goal.objective == "latency":
-        worth = worthwhile(layers, table, possible, goal.formats)
-        kept = {name: tuple(f for f in ladder if f not in worth.spared) for name, ladder in possible.items()}
+        first = _ranges_found_first(layers, table, possible, goal.formats)
+        worth = worthwhile(layers, table, first, goal.formats)
+        kept = {name: tuple(f for f in ladder if f not in worth.spared) for name, ladder in first.items()}
         return Allowed(worth.formats, possible, faster_formats(layers, table, kept))
     running = {}
     for layer in layers:
@@ -63,3 +64,29 @@ def allowed_formats(layers: tuple[Layer, ...], goal: Goal, table: LatencyTable |
                 f"layer '{layer.name}' does not run in {names} on {table.device}: allow others"
             )
     return Allowed(goal.formats, possible, running)
+
+
+def _ranges_found_first(
+    layers: tuple[Layer, ...],
+    table: LatencyTable,
+    possible: Mapping[str, tuple[Format, ...]],
+    formats: tuple[Format, ...],
+) -> Mapping[str, tuple[Format, ...]]:
+    """`possible` without calibrated ranges where those found at run time lose less and take as long.
+
+    Whether they take as long is asked of whole networks, for roundings between layers are to be paid for too.
+    """
+    running = {
+        layer.name: tuple(f for f in possible[layer.name] if table.supports(f, layer)) for layer in layers
+    }
+    if not table.boundaries or not all(running.values()):
+        return possible
+    ms = {format: latency_ms(uniform_plan(running, format), layers, table) for format in formats}
+    found = [ms[format] for format in formats if format.dynamic]
+    calibrated = [ms[format] for format in formats if format.has_ranges]
+    if not found or not calibrated or min(found) > (1 + LEAST_GAIN) * min(calibrated):
+        return possible
+    return {
+        name: tuple(f for f in ladder if not f.has_ranges) if any(f.dynamic for f in ladder) else ladder
+        for name, ladder in possible.items()
+    }

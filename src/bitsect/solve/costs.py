@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import BitsectError
 from ..values import FLOAT, INT4, INT8, Cost, Costs, Format, LatencyTable, Layer, Plan
-from ..values.format import FLOAT_BITS
+from ..values.format import FLOAT_BITS, rank
 
 LEAST_GAIN = 0.01  # of the time of a network: what a format must gain to be tried
 
@@ -82,7 +82,7 @@ def _with_boundaries(
     layers: Sequence[Layer], allowed: Mapping[str, Sequence[Format]], table: LatencyTable
 ) -> Costs:
     """Milliseconds of layers and of what lies between them; one side of a boundary may be no layer."""
-    each = {layer.name: {f: table.ms(layer, f) for f in allowed[layer.name]} for layer in layers}
+    each = {layer.name: {f: _counted_ms(layer, f, table) for f in allowed[layer.name]} for layer in layers}
     neighbours, changes = list[tuple[str, str]](), list[dict[tuple[Format, Format], float]]()
     for boundary in table.boundaries:
         before, after = boundary.before, boundary.after
@@ -97,6 +97,17 @@ def _with_boundaries(
             for format in each[after]:
                 each[after][format] += table.boundary_ms(boundary, FLOAT, format)
     return Costs(each, {}, tuple(neighbours), tuple(changes), table.rest_ms)
+
+
+def _counted_ms(layer: Layer, format: Format, table: LatencyTable) -> float:
+    """What a layer counts for where a whole network was timed.
+
+    A look-up takes next to no time in any format. It saves size, and so it counts by its bits: of two plans
+    that take as long the smaller one is found.
+    """
+    if layer.is_look_up and table.boundaries:
+        return table.ms(layer, FLOAT) * format.stored_bits / FLOAT_BITS
+    return table.ms(layer, format)
 
 
 def bit_operations(plan: Mapping[str, Format], layers: Iterable[Layer]) -> int:
@@ -151,9 +162,14 @@ def worthwhile(
         return Worth(formats, frozenset())
     gains = dict.fromkeys(formats, 0.0)
     for layer in layers:
+        if layer.is_look_up:
+            continue
         ms = {f: table.ms(layer, f) for f in allowed[layer.name] if table.supports(f, layer)}
         for format in gains.keys() & ms.keys():
-            others = [other for f, other in ms.items() if f != format]
+            better = format.dynamic  # than formats of as many bits: held against those above it alone
+            others = [
+                other for f, other in ms.items() if f != format and not (better and rank(f) > rank(format))
+            ]
             gains[format] += max(0.0, min(others) - ms[format]) if others else table.ms(layer, format)
     whole = latency_ms(Plan.uniform(layers), layers, table)
     most = max(gains, key=lambda format: gains[format])
@@ -167,8 +183,8 @@ def _faster(
     kept: dict[Format, float] = {}
     for format in ladder:
         if table.supports(format, layer):
-            ms = table.ms(layer, format)
-            least = ms - saved_ms if format.activation_bits is not None else ms
+            ms = _counted_ms(layer, format, table)
+            least = ms - saved_ms if format.has_ranges else ms
             if all(least < higher for higher in kept.values()):
                 kept[format] = ms
     if not kept:

@@ -25,7 +25,7 @@ class Boundary:
 
     def step(self, before: Format, after: Format) -> str | None:
         """What a runtime has to do between layers in these formats: nothing, quantize or dequantize."""
-        made, taken = before.activation_bits is not None, after.activation_bits is not None
+        made, taken = before.has_ranges, after.has_ranges  # a dynamic layer takes and makes values
         if made == taken or (made and not self.back):
             return None
         return "quantize" if taken else "dequantize"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..names import unknown
-from .format import INT4, INT8, Format
+from .format import DYNAMIC, INT4, INT8, Format
 from .goal import Goal
 from .options import given
 from .placement import ONNXRUNTIME, PAPER, Placement
@@ -17,6 +17,7 @@ from .settings import Settings
 
 # In a runtime for processors: no kernel takes 4-bit codes of values; weight-only ones pay for few rows.
 CPU_FORMATS = (INT8, Format(8, None), Format(4, None, 128))
+ONNXRUNTIME_FORMATS = (DYNAMIC, *CPU_FORMATS)  # it alone finds ranges as the file says, for each run
 DEFAULT, BITS = "onnxruntime", "bits"  # where nothing is said; where latencies are of a table, or none
 
 
@@ -44,8 +45,12 @@ class Destination:
         return Goal(**{**follows, **given(goal), "destination": self.name})
 
     def complete_settings(self, settings: Settings) -> Settings:
-        """The settings of a new run: values are rounded as the destination has it, if not told otherwise."""
-        return Settings(**{"placement": self.placement.name, **given(settings)})
+        """The settings of a new run: values are rounded as the destination has it, if not told otherwise.
+
+        Where a runtime has a kernel for them, embeddings are layers like all others.
+        """
+        follows = {"placement": self.placement.name, "embeddings": self.runtime is not None}
+        return Settings(**{**follows, **given(settings)})
 
 
 DESTINATIONS = {
@@ -55,7 +60,7 @@ DESTINATIONS = {
             "onnxruntime",
             "ONNX Runtime on this machine, whose kernels are timed here",
             ONNXRUNTIME,
-            CPU_FORMATS,
+            ONNXRUNTIME_FORMATS,
             latency="onnxruntime",
             runtime="onnxruntime",
             form="onnxruntime",

@@ -26,11 +26,14 @@ class Format:
     'w4a16g128'
     >>> Format.parse("w4a4").name
     'int4'
+    >>> Format.parse("w8a8d") == Format(8, 8, dynamic=True)
+    True
     """
 
     weight_bits: int | None = None
     activation_bits: int | None = None
     group_size: int | None = None  # weights share a scale in runs of this length along the input
+    dynamic: bool = False  # activations take their range from each sample as it runs: nothing is calibrated
 
     def __post_init__(self) -> None:
         for bits in (self.weight_bits, self.activation_bits):
@@ -40,23 +43,37 @@ class Format:
             raise PlanError("a group size must be at least 1 and needs weight bits, as in w4a16g128")
         if self.weight_bits is None and self.activation_bits is not None:
             raise PlanError("activations are rounded only together with weights")
+        if self.dynamic and (self.weight_bits, self.activation_bits, self.group_size) != (8, 8, None):
+            raise PlanError("ranges are found at run time for 8-bit operands alone: use w8a8d")
 
     @property
     def name(self) -> str:
         if self.is_float:
             return "float"
-        if self.group_size is None and self.weight_bits == self.activation_bits:
+        if self.group_size is None and self.weight_bits == self.activation_bits and not self.dynamic:
             return f"int{self.weight_bits}"
         group = f"g{self.group_size}" if self.group_size else ""
-        return f"w{self.weight_bits}a{self.activation_bits or FLOAT_BITS}{group}"
+        ranges = "d" if self.dynamic else ""
+        return f"w{self.weight_bits}a{self.activation_bits or FLOAT_BITS}{ranges}{group}"
 
     @property
     def is_float(self) -> bool:
         return self.weight_bits is None
 
     def rounds(self, layer: Layer) -> bool:
-        """Whether it rounds anything in `layer`: weight-only formats leave a matmul of activations alone."""
-        return not self.is_float and (layer.weight_shape is not None or self.activation_bits is not None)
+        """Whether it rounds anything in `layer`.
+
+        Weight-only formats leave a matmul of activations alone, dynamic ones all but linear layers and
+        embeddings.
+        """
+        if self.is_float or (self.dynamic and layer.kind not in ("linear", "embedding")):
+            return False
+        return layer.weight_shape is not None or self.has_ranges
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether activations are rounded within ranges that were calibrated."""
+        return self.activation_bits is not None and not self.dynamic
 
     @property
     def stored_bits(self) -> int:
@@ -70,17 +87,18 @@ class Format:
 
     @classmethod
     def parse(cls, name: str) -> Format:
-        """The format called `name`: float, int8, int4, or by rule w4a16, w4a8, w4a16g128 …"""
+        """The format called `name`: float, int8, int4, or by rule w4a16, w4a8, w8a8d, w4a16g128 …"""
         if name == "float":
             return FLOAT
         if match := re.fullmatch(r"int(\d+)", name):
             bits = int(match[1])
             return cls(bits, bits)
-        if match := re.fullmatch(r"w(\d+)a(\d+)(?:g(\d+))?", name):
+        if match := re.fullmatch(r"w(\d+)a(\d+)(d?)(?:g(\d+))?", name):
             weight, activation = (None if int(b) == FLOAT_BITS else int(b) for b in match.groups()[:2])
-            return cls(weight, activation, int(match[3]) if match[3] else None)
+            return cls(weight, activation, int(match[4]) if match[4] else None, bool(match[3]))
         raise PlanError(
-            f"unknown format '{name}': use float, int8, int4, or w<bits>a<bits>[g<group>] such as w4a16"
+            f"unknown format '{name}': use float, int8, int4, w8a8d, or w<bits>a<bits>[g<group>] such as "
+            "w4a16"
         )
 
     def __str__(self) -> str:
@@ -90,6 +108,7 @@ class Format:
 FLOAT = Format()
 INT8 = Format(8, 8)
 INT4 = Format(4, 4)
+DYNAMIC = Format(8, 8, dynamic=True)
 
 
 def high_to_low(formats: Iterable[Format]) -> tuple[Format, ...]:
@@ -106,4 +125,5 @@ def rank(format: Format) -> tuple[float, ...]:
     # Activation bits and group size only break ties, so that the order never hangs on a set's.
     activation = 16 if format.activation_bits is None else format.activation_bits
     group = math.inf if format.group_size is None else format.group_size
-    return -format.compute_bits, -format.stored_bits, -activation, group
+    # A range of each sample's own loses less than one that serves them all: it stands above.
+    return -format.compute_bits, -format.stored_bits, -activation, group, not format.dynamic

@@ -53,6 +53,11 @@ class Layer:
         return math.prod(self.weight_shape) if self.weight_shape is not None else 0
 
     @property
+    def is_look_up(self) -> bool:
+        """Whether it is an embedding that nothing multiplies by."""
+        return all(place.signature.kind == "embedding" for place in self.places)
+
+    @property
     def macs(self) -> int:
         return sum(place.macs for place in self.places)
 

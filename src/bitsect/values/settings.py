@@ -118,7 +118,12 @@ class Settings:
     threads: int | None = option(
         "Bits depend on it; default: as many as torch takes.", MACHINE, default=None, type=int, least=1
     )
-    embeddings: bool = option("Count embeddings as layers too.", MACHINE, default=False, type=bool)
+    embeddings: bool = option(
+        "Count embeddings as layers too; default: where files for a runtime are written.",
+        MACHINE,
+        default=False,
+        type=bool,
+    )
     device: str | None = option("cpu, cuda or mps; default: where the network is.", MACHINE, default=None)
 
     def __post_init__(self) -> None:

@@ -8,15 +8,18 @@ from ...errors import ExportError
 from ...network.parts import Multiply, Rounding
 from ...network.program import Program
 from ...rounding.folding import Folded
+from ...rounding.placements.dynamic import DynamicProduct
 from ...rounding.placements.integers import IntegerLayer, IntegerProduct
 from ...rounding.rounder import Rounder
 from ...values import Plan
 from ...values.grid import Grid
 from ..ties import CodesOf, Key
 from .biases import add_bias, plus
+from .dynamic import quantise_input
 from .form import Form, Note, bits_of, deviations
 from .fusions import keep_sums_apart, take_bias
 from .grouped import GROUPED, write_groups
+from .lookups import write_look_up
 from .marks import Marked
 from .neighbours import RECTIFIERS, absorb_padding, bounds, is_superfluous, passes_on
 from .nodes import Node, Nodes, Value, attribute, input_of, replace, set_input
@@ -40,6 +43,7 @@ class Edit:
         self.nodes, self.results = Nodes(marked.model.graph), marked.results
         self.grids: dict[Value, Grid] = {}  # of values that are rounded already
         self.rounded: dict[tuple[Value, Grid], Value] = {}
+        self.dynamic: dict[Value, Value] = {}  # the codes of values whose range is found at run time
         self.codes: dict[Key, CodesOf] = {}
         self.notes: dict[tuple[str, str], list[str]] = {}
         self.paddings = {
@@ -67,7 +71,10 @@ class Edit:
                     self._keep_float(site)
                 else:
                     self._part_from_rectifier(site)
-                    if self.form.fuses and self._is_product(site):
+                    if isinstance(self._kernel(site), DynamicProduct):
+                        made = quantise_input(self.nodes, site, self.dynamic)
+                        self.codes[site.multiply.node.name, 0] = made
+                    elif self.form.fuses and self._is_product(site):
                         take_bias(self.nodes, site)
             keep_sums_apart(self.nodes)
         return tuple(Note(tuple(layers), *why) for why, layers in self.notes.items())
@@ -265,7 +272,7 @@ class Edit:
             replace(site.marks[index].outputs[0], self._dequantized(site, weight))
             return
         if site.op_type == "Gather" and not self.form.packs:
-            self._write_look_up(site, weight)
+            write_look_up(self.nodes, site, weight)
             return
         for turn in turns:
             weight = weight.turned(turn)
@@ -305,12 +312,14 @@ class Edit:
         return CodedWeight.of(made, operand.layout, folded)
 
     def _integer_layer(self, site: Site) -> IntegerLayer | None:
-        made = self.rounding.kernels.get(site.multiply.node.name)
+        made = self._kernel(site)
         return made if isinstance(made, IntegerLayer) else None
 
     def _is_product(self, site: Site) -> bool:
-        kernel = self.rounding.kernels.get(site.multiply.node.name)
-        return site.op_type == "MatMul" and isinstance(kernel, IntegerProduct)
+        return site.op_type == "MatMul" and isinstance(self._kernel(site), IntegerProduct)
+
+    def _kernel(self, site: Site) -> object:
+        return self.rounding.kernels.get(site.multiply.node.name)
 
     def _is_better_as_matmul(self, site: Site, position: int) -> bool:
         """Whether a Gemm that reads its weight at `position` has a kernel for codes only as MatMul."""
@@ -324,7 +333,7 @@ class Edit:
         codes = weight.codes.astype(self.form.weight_type(site.format))
         scales, form = weight.scale_form()
         inputs = [
-            self.nodes.add_constant(f"{name}.codes", codes),
+            self.nodes.add_weight(f"{name}.codes", codes),
             self.nodes.add_constant(f"{name}.scale", scales),
         ]
         if self.form.writes_zeros:
@@ -345,19 +354,6 @@ class Edit:
         elif bias is not None:
             result = self.nodes.add("Add", [result, bias], f"{site.name}.add")
         replace(gemm.outputs[0], result)
-
-    def _write_look_up(self, site: Site, weight: CodedWeight) -> None:
-        """Rows of an embedding, looked up in codes and then scaled: the table is large, the rows are few."""
-        gather, name = site.kernel, site.name
-        scales = np.take(weight.scales, [0], axis=1).astype(np.float32)
-        table = self.nodes.add_constant(f"{name}.weight.codes", weight.codes.astype(np.int8))
-        row_scales = self.nodes.add_constant(f"{name}.weight.scale", scales)
-        indices, kind = gather.inputs[1], int(self.nodes.ir.DataType.FLOAT)
-        rows = self.nodes.add("Gather", [table, indices], name, axis=0)
-        site.kernel = rows.producer()
-        factors = self.nodes.add("Gather", [row_scales, indices], f"{name}.scales", axis=0)
-        values = self.nodes.add("Cast", [rows], f"{name}.cast", to=kind)
-        replace(gather.outputs[0], self.nodes.add("Mul", [values, factors], f"{name}.scaled"))
 
     def _float_bias(self, site: Site, folded: Folded) -> Value:
         assert folded.bias is not None

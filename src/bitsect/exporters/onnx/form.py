@@ -83,6 +83,11 @@ def deviations(
     elif op_type == "Gather":
         if weight_bits is not None and weight_bits < 8:
             yield f"{weight_bits}-bit codes of an embedding are held in 8-bit tensors", "same values"
+    elif format.dynamic:
+        yield (
+            "the range of their inputs is found as the file runs, over all that is in a batch",
+            "as judged in batches of one; in larger ones outputs differ slightly",
+        )
     elif value_bits is not None:
         if op_type not in ("Conv", "Gemm", "MatMul") or format.group_size is not None:
             groups = " with scales per group" if format.group_size else ""

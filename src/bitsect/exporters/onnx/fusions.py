@@ -25,13 +25,12 @@ def keep_sums_apart(nodes: Nodes) -> None:
 def take_bias(nodes: Nodes, site: Site) -> None:
     """Let the kernel of an integer matrix product add the constant that follows it: the same bits, sooner."""
     values, weight = (value.producer() for value in site.kernel.inputs)
-    found = _bias_after(nodes, site.kernel.outputs[0])
+    found = bias_after(nodes, site.kernel.outputs[0])
     if found is None or values is None or values.op_type != "DequantizeLinear":
         return
     total, bias = found
-    codes = nodes.constant(weight.inputs[0])
-    assert codes is not None
-    if codes.ndim != 2 or bias.shape != codes.shape[1:] or attribute(weight, "axis", 1) != 1:
+    shape = tuple(weight.inputs[0].shape)
+    if len(shape) != 2 or bias.shape != shape[1:] or attribute(weight, "axis", 1) != 1:
         return
     (x, x_scale, x_zero), (w, w_scale, w_zero) = values.inputs, weight.inputs
     constant = nodes.add_constant(f"{site.name}.bias", bias)
@@ -45,7 +44,7 @@ def take_bias(nodes: Nodes, site: Site) -> None:
     replace(total, result)
 
 
-def _bias_after(nodes: Nodes, product: Value) -> tuple[Value, Array] | None:
+def bias_after(nodes: Nodes, product: Value) -> tuple[Value, Array] | None:
     """The sum of a product and a constant, and that constant; None if anything else reads the product."""
     readers: list[Node] = [use.node for use in product.uses()]
     if len(readers) != 1 or product.is_graph_output() or readers[0].op_type not in ("Add", "Sub"):

@@ -28,22 +28,42 @@ class Nodes:
         return iter(list(self.graph))
 
     def add(
-        self, op_type: str, inputs: list[Value], name: str, *, domain: str = "", **attributes: Any
+        self,
+        op_type: str,
+        inputs: list[Value],
+        name: str,
+        *,
+        domain: str = "",
+        outputs: int = 1,
+        **attributes: Any,
     ) -> Value:
-        """The output of a new node."""
-        node = self.ir.node(op_type, inputs, attributes, domain=domain, name=name)
+        """The first output of a new node."""
+        node = self.ir.node(op_type, inputs, attributes, domain=domain, name=name, num_outputs=outputs)
         self.graph.append(node)
-        node.outputs[0].name = f"{name}.out"
+        for number, output in enumerate(node.outputs):
+            output.name = f"{name}.out{number or ''}"
         return node.outputs[0]
 
     def add_constant(self, name: str, array: Array) -> Value:
         """A constant; what is large is held once, for a weight may be used in many places."""
         if array.nbytes < LARGE_BYTES:
             return self._new_constant(name, array)
-        key = (array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
+        key = _content(array)
         if key not in self._large:
             self._large[key] = self._new_constant(name, array)
         return self._large[key]
+
+    def add_weight(self, name: str, array: Array) -> Value:
+        """A constant; a matrix that is there the other way round, as of a tied embedding, is held once.
+
+        Runtimes turn it once, as they load the file.
+        """
+        turned = self._large.get(_content(array.T)) if array.ndim == 2 else None
+        if turned is None or array.nbytes < LARGE_BYTES:
+            return self.add_constant(name, array)
+        value = self.add("Transpose", [turned], f"{name}.turned", perm=[1, 0])
+        value.type, value.shape = turned.type, self.ir.Shape(array.shape)
+        return value
 
     def _new_constant(self, name: str, array: Array) -> Value:
         wanted, count = name, 1
@@ -60,6 +80,10 @@ class Nodes:
         """What a constant value holds; None for one that is computed, or for none."""
         tensor = None if value is None else self.ir.convenience.get_const_tensor(value)
         return None if tensor is None else np.asarray(tensor.numpy())
+
+
+def _content(array: Array) -> Any:
+    return array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest()
 
 
 def replace(value: Value, by: Value) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+ROUNDED = ("DequantizeLinear", "DynamicQuantizeLinear")  # codes come from before, ranges are found here
 ALONG = ("Relu", "Clip", "Max", "Min", "Add", "Sub", "BatchNormalization")  # what kernels take over
 
 
@@ -74,13 +75,13 @@ class WrittenGraph:
         )
 
     def _take_input(self, name: str, taken: set[int], inputs: list[str]) -> None:
-        """Take along what makes a constant, and the step from codes to values; the rest is an input."""
+        """Take along what makes a constant, and what belongs to the kernel alone; the rest is an input."""
         if name in self.constants or not name:
             return
         number = self.maker.get(name)
         node = None if number is None else self.model.graph.node[number]
         constant = self._is_constant(name)
-        if node is None or number is None or not (constant or node.op_type == "DequantizeLinear"):
+        if node is None or number is None or not (constant or node.op_type in ROUNDED):
             inputs.append(name)
             return
         taken.add(number)

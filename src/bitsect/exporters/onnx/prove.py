@@ -53,6 +53,8 @@ def prove(
     elsewhere = written.destination == "openvino"
     model = _model_of(written, samples)
     codes = written.codes if for_runtime else None
+    if any(format.dynamic for format in plan.values()):
+        batch_size = 1  # its ranges are those of all that is in a batch
     comparison = BatchComparison(program, subject.rounder(plan), model, subject.task, codes)
     for batch in samples.batches(batch_size if for_runtime or elsewhere else 4):
         with naming(samples, batch.indices):
@@ -117,7 +119,7 @@ def _openvino_in_float(
     return tuple(
         multiply.place.name
         for multiply in found.program.multiplies
-        if plan[multiply.layer].activation_bits is not None
+        if plan[multiply.layer].has_ranges
         and multiply.weight is not None
         and not all(any(_is_of(name, multiply.place.name) for name in names) for names in ran)
     )
@@ -190,7 +192,7 @@ def _multiplies(multiply: Multiply, format: Format) -> bool:
     """Not so a look-up, nor two activations in a weight-only format, which leaves them in float."""
     if multiply.place.signature.kind == "embedding":
         return False
-    return format.is_float or multiply.weight is not None or format.activation_bits is not None
+    return format.is_float or multiply.weight is not None or format.has_ranges
 
 
 def _is_of(node: str, place: str) -> bool:

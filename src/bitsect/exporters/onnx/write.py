@@ -26,7 +26,8 @@ from ...network.program import Program
 from ...network.remarks import float32_instead
 from ...values import Plan
 from ...values.destination import check_written
-from ..exporter import Written
+from ..exporter import Written, check_calibrated
+from ..runtimes.onnxruntime import BATCH
 from ..subject import Subject
 from .edit import Edit
 from .form import FORMS
@@ -56,6 +57,8 @@ def write_onnx(
             f"not '{rounder.placement.name}': judge the plan under that placement first"
         )
     check_precision(program, plan)
+    if not chosen.fuses:
+        check_calibrated(plan, f"a file for {destination}")
     rounding = rounder(plan)
     marked = to_onnx(program)
     edit = Edit(program, rounder, plan, rounding, marked, chosen)
@@ -91,6 +94,7 @@ def _metadata(program: Program, plan: Plan, destination: str, more: Mapping[str,
         "bitsect.program": program.fingerprint,
         "bitsect.plan": json.dumps(plan.to_json()),
         "bitsect.outputs": json.dumps(output_names(program)),
+        **({BATCH: "1"} if any(format.dynamic for format in plan.values()) else {}),
         **more,
     }
 

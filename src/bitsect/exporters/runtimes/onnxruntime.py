@@ -22,6 +22,7 @@ from ...sources.data import Inputs, Samples
 from ...sources.tasks.tally import Tally
 from ...sources.tasks.task import Task
 
+BATCH = "bitsect.batch"  # how many samples run at once, in a file whose ranges hang on what is in a batch
 TIMING_SECONDS = 1.0  # that each model is timed for
 Array = np.ndarray[Any, Any]
 
@@ -85,6 +86,11 @@ class OnnxModel:
                 f"{self.path}: it has {len(outputs)} outputs and names {names}: export it again"
             )
         return tuple(outputs) if all(map(str.isdigit, names)) else Outputs(zip(names, outputs, strict=True))
+
+    @property
+    def judged_rows(self) -> int | None:
+        """How many samples it was judged with at once, where that makes a difference."""
+        return 1 if BATCH in self.metadata else None
 
     @property
     def pixels(self) -> dict[str, Any]:

@@ -114,7 +114,9 @@ class IntegerLayer:
     def _small_bias(self) -> bool:
         return self.bias is not None and bool((self.bias.codes.abs() < EXACT // 2).all())
 
-    def __call__(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    def __call__(
+        self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
+    ) -> Tensor:
         others = {name: value for name, value in kwargs.items() if name != "bias"}
         bias = self.bias.codes.float() if self.bias is not None and self._small_bias else None
         total: Tensor = step(self.input.codes(args[0]), self.codes, bias, *args[3:], **others)
@@ -156,12 +158,14 @@ class IntegerProduct:
         groups = made.codes.shape[:-2]
         return cls(input, made.codes, scales.reshape(*groups, -1) if groups else scales, fitted_bias)
 
-    def __call__(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    def __call__(
+        self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
+    ) -> Tensor:
         steps = self.scales * _float32(self.input.scale)
         if step == GROUPED:
-            rows, _, ends = args
-            total: Tensor = grouped_mm(self.input.codes(rows), self.codes, ends)
-            return total.mul_(steps[group_of_rows(len(rows), ends)])
+            taken, _, ends = args
+            total: Tensor = grouped_mm(self.input.codes(taken), self.codes, ends)
+            return total.mul_(steps[group_of_rows(len(taken), ends)])
         given, bias = args[0], (*args, None, None)[2]
         if step == aten.addmm.default:
             bias, given = args[:2]
@@ -186,7 +190,9 @@ class IntegerSum:
     second: Grid
     output: Grid
 
-    def __call__(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    def __call__(
+        self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
+    ) -> Tensor:
         scale, zero = _float32(self.output.scale), _zero_point(self.output)
         first, second = _float32(self.first.scale) / scale, _float32(self.second.scale) / scale
         rest = zero - (first * _zero_point(self.first) + second * _zero_point(self.second))

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from ...errors import PlanError
+from ...network.layout import Layout
 from ...network.operators import through_pooling
 from ...network.parts import Multiply, Operand
 from ...values import Format
 from ...values.grid import Grid
+from .dynamic import DynamicProduct, is_dynamic_product
 from .integers import (
     INTEGER_CONVOLUTIONS,
     KERNEL_BITS,
@@ -39,6 +42,7 @@ class OnnxRuntime:
         self.rounder = rounder
         self._layers: dict[tuple[Any, ...], IntegerLayer] = {}
         self._products: dict[tuple[Node, Format, Grid], IntegerProduct] = {}
+        self._dynamic: dict[tuple[Node, Layout | None], DynamicProduct] = {}
 
     def input(self, operand: Operand, bits: int, results: Mapping[str, Grid]) -> Grid:
         """The grid of an operand; pooling and padding hand on the grid its values are rounded to already."""
@@ -60,7 +64,7 @@ class OnnxRuntime:
             results[program.tensors[tensor].name] = self.rounder.grid(tensor, KERNEL_BITS)
 
         for multiply, format in chosen:
-            if format.activation_bits is not None and multiply.place.signature.kind in INTEGER_CONVOLUTIONS:
+            if format.has_ranges and multiply.place.signature.kind in INTEGER_CONVOLUTIONS:
                 round_to_kernels(multiply.output)
         for total in program.sums:
             if any(through_pooling(addend).name in results for addend in total.addends):
@@ -77,6 +81,11 @@ class OnnxRuntime:
         kernels: dict[str, Callable[..., Tensor]] = {}
         done: set[str] = set()
         for multiply, format in chosen:
+            if format.dynamic:
+                if multiply.activations:  # not so a look-up
+                    kernels[multiply.node.name] = self._dynamic_product(multiply, format)
+                    done |= {step.name for step in self.rounder.folded(multiply).steps}
+                continue
             if not has_integer_kernel(multiply, format):
                 if is_integer_product(multiply, format):
                     taken = inputs[multiply.node.name, 0]
@@ -100,6 +109,21 @@ class OnnxRuntime:
                     kernels[total.node.name] = IntegerSum(first, second, grid)
                     done |= rest
         return kernels, done
+
+    def _dynamic_product(self, multiply: Multiply, format: Format) -> DynamicProduct:
+        weight, folded = multiply.weight, self.rounder.folded(multiply)
+        if not is_dynamic_product(self.rounder.program, multiply):
+            raise PlanError(
+                f"layer '{multiply.layer}': no kernel finds the range of its input at run time: "
+                f"leave it out of {format}, with [keep={multiply.layer}=float,int8]"
+            )
+        assert weight is not None
+        assert weight.layout is not None
+        key = (weight.node, weight.layout) if folded.factor is None else (multiply.node, None)
+        if key not in self._dynamic:
+            made = self.rounder.codes(multiply.layer, weight, format)
+            self._dynamic[key] = DynamicProduct.of(made, weight.layout, folded)
+        return self._dynamic[key]
 
     def _integer_product(self, multiply: Multiply, format: Format, input: Grid) -> IntegerProduct:
         weight = multiply.weight

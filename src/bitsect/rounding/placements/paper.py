@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ...errors import PlanError
 from ...network.parts import Multiply, Operand
 from ...values import Format
 from ...values.grid import Grid
@@ -34,4 +35,10 @@ class Paper:
         inputs: Mapping[tuple[str, int], Grid],
         results: Mapping[str, Grid],
     ) -> tuple[dict[str, Callable[..., Tensor]], set[str]]:
+        for multiply, format in chosen:
+            if format.dynamic and multiply.activations:
+                raise PlanError(
+                    f"layer '{multiply.layer}': {format} is the arithmetic of a runtime: judge it under "
+                    "[placement=onnxruntime], or choose int8 here"
+                )
         return {}, set()
