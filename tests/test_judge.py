@@ -240,7 +240,7 @@ def test_the_command(files: Path, tmp_path: Path) -> None:
         ({"runtime": "reference"}, OptionError, "onnxruntime or openvino"),
         ({"confidence": "none"}, OptionError, "needs a confidence"),
         ({"float_file": "none.onnx"}, BitsectError, "no such file"),
-        ({"target": "99%", "max_drop": 1.0}, OptionError, "not both"),
+        ({"target": "99%", "max_drop": 1.0}, OptionError, "pass one of"),
     ],
 )
 def test_what_is_refused(files: Path, options: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -196,7 +196,11 @@ def test_notebooks_show_the_beginning_of_the_page_without_scripts(result: Any, s
     ("changes", "tone", "words"),
     [
         ({"promise": promise()}, GOOD, "It keeps 99% of its accuracy proven on 1,536 held-out samples"),
-        ({"promise": promise(False)}, UNSURE, "It may keep 99% of its accuracy not proven"),
+        (
+            {"promise": promise(False), "target_met": None},
+            UNSURE,
+            "It may keep 99% of its accuracy not proven",
+        ),
         (
             {"promise": promise(False, verdict="not kept", kept=0.9, bound=0.88), "target_met": False},
             BAD,
