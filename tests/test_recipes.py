@@ -51,7 +51,7 @@ def test_the_other_recipes(name: str, make: object, tmp_path: Path) -> None:
         options |= {"max-length": 32, "stride": 8}
     given = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", str(value))]
     ran = CliRunner().invoke(app, ["quantize", f"hf:{model}", "--recipe", name, "--data", str(data), *given])
-    assert ran.exit_code in (0, 1), ran.output  # 1 where a target is missed
+    assert ran.exit_code in (0, 1, 3), ran.output  # 1 where a target is missed, 3 where it is not proven
     for target in ("99-percent", "99.9-percent", "99.99-percent"):
         result = json.loads((tmp_path / "run" / "results" / f"{target}.json").read_text())
         assert result["method"] == "paper"

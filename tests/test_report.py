@@ -144,7 +144,7 @@ def test_the_command_makes_the_run_again(result: Any, story: Story) -> None:
     first, *words = shlex.split(story.command)
     assert first == "bitsect"
     done = CliRunner().invoke(app, [*words, "--json"])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code in (0, 3), done.output
     again = json.loads(done.stdout)
     assert again["plan_key"] == result.plan.key
     assert again["evaluations"] == 0  # it is the same run: nothing had to be judged again
