@@ -69,16 +69,19 @@ def main() -> None:
     for name in arguments.networks:
         network = load_model(f"zoo:{name}").model.eval()
         for draw in range(arguments.draws):
-            order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(draw))
-            samples = inputs(order[: arguments.samples])
-            test = inputs(order[arguments.samples :][: arguments.test])
+            # No image is in two draws, so that each has held-out samples of its own.
+            order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
+            samples = inputs(order[arguments.samples * draw :][: arguments.samples])
+            test = inputs(order[-arguments.test :])
             before = None
             for variant, options in VARIANTS.items():
                 for target in TARGETS:
                     if (name, str(draw), variant, target) in done:
                         continue
                     before = before or right(network, *test)
-                    out = arguments.out / "runs" / f"{name}-{draw}-{variant}"
+                    out = (
+                        arguments.out / "runs" / f"{name}-{draw}-{variant}" / "run"
+                    )  # with a ledger of its own
                     result = bitsect.quantize(
                         network, samples, target=target, threads=1, seed=draw, out=out, **options
                     )
