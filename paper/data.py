@@ -19,7 +19,7 @@ class Network:
     samples: str | None = None  # that were searched on, in words
     test: str | None = None  # the samples that no search saw, in words
     device: str | None = None  # whose latency
-    curvature: str = HESSIAN  # whose traces the metrics `hessian` and `aughessian` go by
+    curvature: str | None = None  # whose traces the metrics `hessian` and `aughessian` go by, if any do
 
     def label(self, metric: str) -> str:
         """What the paper calls a metric, with the name of the matrix whose traces it goes by.
@@ -27,7 +27,8 @@ class Network:
         >>> Network("n", "bert-large", 2, curvature="Gauss–Newton").label("aughessian")
         'AugGauss–Newton'
         """
-        names = {"hessian": self.curvature, "aughessian": f"Aug{self.curvature}", "interlayer": "inter-layer"}
+        matrix = self.curvature or HESSIAN
+        names = {"hessian": matrix, "aughessian": f"Aug{matrix}", "interlayer": "inter-layer"}
         return names.get(metric, metric)
 
 

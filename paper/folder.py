@@ -79,7 +79,9 @@ def _named(networks: Sequence[Network]) -> str:
 def _of_what(networks: Sequence[Network]) -> str:
     lines = []
     for each in networks:
-        told = [f"{each.layers} layers", f"traces of its {each.curvature} matrix"]
+        told = [f"{each.layers} layers"]
+        if each.curvature is not None:
+            told.append(f"traces of its {each.curvature} matrix")
         if each.samples is not None:
             told.append(f"searched on {each.samples}")
             told.append("no test samples" if each.test is None else f"tested on {each.test}")

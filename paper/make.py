@@ -11,7 +11,7 @@ from typing import Any
 import bitsect
 from bitsect import OptionError
 
-from .data import HESSIAN, Data, Network, Rows
+from .data import Data, Network, Rows
 from .experiments import EXPERIMENTS, SEARCHES, Context, Options
 from .folder import check_drawing, write_folder
 from .printed import most_like
@@ -138,7 +138,7 @@ def _listed(given: str | Sequence[str]) -> list[str]:
 
 
 def _network(name: str, context: Context, chosen: Collection[str]) -> Network:
-    curvature = HESSIAN if UNCURVED.issuperset(chosen) else context.curvature
+    curvature = None if UNCURVED.issuperset(chosen) else context.curvature
     network = Network(name, most_like(context.layers), len(context.layers), curvature=curvature)
     last = context.last
     if last is None:  # scores alone compare nothing

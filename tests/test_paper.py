@@ -165,6 +165,30 @@ def test_the_pair_matrix_is_of_every_pair(run: Path) -> None:
     assert interlayer[0] == pytest.approx(sum(max(0, row["excess"]) for row in rows[:2]))
 
 
+@pytest.mark.parametrize(("method", "called"), [("paper", "Gauss–Newton"), ("paper-literal", "Hessian")])
+def test_a_curved_network_has_its_traces_called_what_they_are(
+    method: str, called: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.GELU(), nn.Linear(8, 3)).eval()
+    x = torch.randn(24, 1, 4, 4)
+    options: dict[str, Any] = {"threads": 1, "draw": 24, "metric": "random", "probes": 2, "method": method}
+    bitsect.sensitivity(network, (x, torch.arange(24) % 3), out=tmp_path / "run", **options)
+    make(
+        "table,interlayer",
+        tmp_path / "run",
+        targets="50%",
+        method=method,
+        methods=method,
+        out=tmp_path / "out",
+    )
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert f"traces of its {called} matrix" in page
+    assert f"\n| {called} 50 %" in page
+    make("interlayer", tmp_path / "run", targets="50%", method=method, out=tmp_path / "alone")
+    assert "traces of" not in (tmp_path / "alone" / "README.md").read_text()
+
+
 def test_rows_are_csv_on_the_command_line(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

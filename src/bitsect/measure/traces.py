@@ -215,9 +215,7 @@ def _piece(context: Context, traces: dict[str, float]) -> Piece:
     estimates = np.array([traces[layer] for layer in context.layers])
     if not np.isfinite(estimates).all():
         layer = context.layers[int(np.flatnonzero(~np.isfinite(estimates))[0])]
-        raise BitsectError(
-            f"the Hessian trace of layer '{layer}' is not finite: check the loss on these samples"
-        )
+        raise BitsectError(f"the trace of layer '{layer}' is not finite: check the loss on these samples")
     return {"trace": estimates}
 
 

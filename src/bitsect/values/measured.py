@@ -38,7 +38,7 @@ class Noise:
 
 # Table → where it is held, and what it is called in a sentence.
 TABLES = {
-    "traces": ("network", "Hessian traces"),
+    "traces": ("network", "traces"),
     "base": ("losses", "float losses"),
     "single": ("losses", "single-layer losses"),
     "pair": ("losses", "pair losses"),
