@@ -13,7 +13,8 @@ from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 import bitsect
 from bitsect import Settings
-from bitsect.errors import BitsectError, RunError
+from bitsect.errors import BitsectError, CaptureError, RunError
+from bitsect.network.capture import capture
 from bitsect.pipeline.result import Result
 from odd_models import Block, Experts, double
 from odd_models import one_thread as one_thread
@@ -258,3 +259,24 @@ def test_what_cannot_be_differentiated_is_named_with_metrics_that_need_not() -> 
         quantize(model, seeded(12, 8), method="paper")
     assert "\n" not in str(caught.value)
     assert quantize(model, seeded(12, 8), metric="single").target_met
+
+
+class OutOfNothing(nn.Module):
+    """It adds the sum of zeros that it makes."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.head = count, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = torch.zeros(1).expand(2**40)[:3]  # which takes no memory
+        return self.head(x) + torch.zeros(self.count).sum() + zeros
+
+
+def test_constants_that_would_fill_the_memory_are_refused_unmade() -> None:
+    assert capture(OutOfNothing(2**20), torch.ones(2, 4)).layers
+    exported = torch.export.export(OutOfNothing(3), (torch.ones(2, 4),))
+    (node,) = (each for each in exported.graph.nodes if each.args[:1] == ([3],))
+    node.args = ([2**31], *node.args[1:])
+    with pytest.raises(CaptureError, match=r"makes constants of 8 GB out of nothing"):
+        capture(exported)
