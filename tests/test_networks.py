@@ -182,11 +182,12 @@ def test_a_fixed_batch_is_that_of_the_run_and_is_said() -> None:
     assert any("batch fixed at 8" in note for note in result.notes)
 
 
-def test_a_loop_over_the_batch_is_not_unrolled_further() -> None:
+def test_a_loop_over_the_batch_is_not_unrolled_further(tmp_path: Path) -> None:
     model = Block(lambda self, x: torch.stack([self.a(x[i]) for i in range(int(x.shape[0]))]))
     model.a = nn.Linear(8, 5)
     result = quantize(refill(model), seeded(12, 8), metric="sqnr")
     assert result.run.program.fixed_batch == 2
+    assert result.export(tmp_path / "model.onnx").failures == ()  # whose proof takes two at a time as well
 
 
 def test_a_difference_from_the_network_is_said_by_a_run_that_works_alone_too(tmp_path: Path) -> None:

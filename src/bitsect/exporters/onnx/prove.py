@@ -54,7 +54,7 @@ def prove(
     model = _model_of(written, samples)
     codes = written.codes if for_runtime else None
     comparison = Comparison(program, subject.rounder(plan), model, subject.task, codes)
-    for batch in samples.batches(batch_size if for_runtime or elsewhere else 4):
+    for batch in samples.batches(batch_size if for_runtime or elsewhere else min(batch_size, 4)):
         with naming(samples, batch.indices):
             comparison.add(batch)
         progress(len(batch.indices))
