@@ -384,3 +384,25 @@ def test_the_command_itself() -> None:
     result = subprocess.run([sys.executable, "-m", "bitsect", *arguments], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(result.stdout)["totals"]["layers"] == 0
+
+
+class Talkative:
+    """An object of another library that shows all that it holds."""
+
+    def __repr__(self) -> str:
+        return "x" * 10**6
+
+
+@pytest.mark.parametrize("call", [load_model, bitsect.layers])
+@pytest.mark.parametrize("thing", [Talkative(), {"w": torch.zeros(9)}, b"net.pt2", "x" * 10**6])
+def test_what_is_no_network_is_told_in_a_short_line(call: Any, thing: object) -> None:
+    with pytest.raises(BitsectError) as told:
+        call(thing)
+    assert len(str(told.value)) < 1000
+    assert "network" in str(told.value)
+
+
+def test_a_message_is_never_longer_than_a_page() -> None:
+    error = BitsectError("first " + "x" * 10**6 + " last")
+    assert len(str(error)) < 5000
+    assert (str(error)[:6], str(error)[-5:]) == ("first ", " last")

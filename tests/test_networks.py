@@ -13,7 +13,8 @@ from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 import bitsect
 from bitsect import Settings
-from bitsect.errors import BitsectError, RunError
+from bitsect.errors import BitsectError, CaptureError, RunError
+from bitsect.network.capture import capture
 from bitsect.pipeline.result import Result
 from odd_models import Block, Experts, double
 from odd_models import one_thread as one_thread
@@ -181,11 +182,12 @@ def test_a_fixed_batch_is_that_of_the_run_and_is_said() -> None:
     assert any("batch fixed at 8" in note for note in result.notes)
 
 
-def test_a_loop_over_the_batch_is_not_unrolled_further() -> None:
+def test_a_loop_over_the_batch_is_not_unrolled_further(tmp_path: Path) -> None:
     model = Block(lambda self, x: torch.stack([self.a(x[i]) for i in range(int(x.shape[0]))]))
     model.a = nn.Linear(8, 5)
     result = quantize(refill(model), seeded(12, 8), metric="sqnr")
     assert result.run.program.fixed_batch == 2
+    assert result.export(tmp_path / "model.onnx").failures == ()  # whose proof takes two at a time as well
 
 
 def test_a_difference_from_the_network_is_said_by_a_run_that_works_alone_too(tmp_path: Path) -> None:
@@ -258,3 +260,24 @@ def test_what_cannot_be_differentiated_is_named_with_metrics_that_need_not() -> 
         quantize(model, seeded(12, 8), method="paper")
     assert "\n" not in str(caught.value)
     assert quantize(model, seeded(12, 8), metric="single").target_met
+
+
+class OutOfNothing(nn.Module):
+    """It adds the sum of zeros that it makes."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.head = count, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = torch.zeros(1).expand(2**40)[:3]  # which takes no memory
+        return self.head(x) + torch.zeros(self.count).sum() + zeros
+
+
+def test_constants_that_would_fill_the_memory_are_refused_unmade() -> None:
+    assert capture(OutOfNothing(2**20), torch.ones(2, 4)).layers
+    exported = torch.export.export(OutOfNothing(3), (torch.ones(2, 4),))
+    (node,) = (each for each in exported.graph.nodes if each.args[:1] == ([3],))
+    node.args = ([2**31], *node.args[1:])
+    with pytest.raises(CaptureError, match=r"makes constants of 8 GB out of nothing"):
+        capture(exported)

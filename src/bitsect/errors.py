@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 
+LONGEST = 4000  # characters of a message: what users give may be of any length
 _MENTION = re.compile(r"\[([a-z]\w*)=([^\]]*)\]")
 
 
@@ -30,8 +31,9 @@ class BitsectError(Exception):
 
     @property
     def message(self) -> str:
-        """The message with options as they were mentioned."""
-        return super().__str__()
+        """The message with options as they were mentioned; a long one loses its middle."""
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 4 :]}"
 
     def __str__(self) -> str:
         return in_python(self.message)

@@ -201,7 +201,7 @@ def deliver(
                 written,
                 subject,
                 samples,
-                batch_size=run.batch_size,
+                batch_size=min(run.batch_size, run.program.fixed_batch or run.batch_size),
                 progress=advance,
                 timed_on=run.samples.typical(),
             )

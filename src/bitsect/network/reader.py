@@ -13,7 +13,15 @@ from torch.fx import Node
 
 from ..values import Layer, Place, Signature, Skipped
 from .binding import Inputs
-from .exported_program import batch_of, computes, constants_of, independent, user_inputs, user_outputs
+from .exported_program import (
+    batch_of,
+    check_made,
+    computes,
+    constants_of,
+    independent,
+    user_inputs,
+    user_outputs,
+)
 from .grouped import GROUPED
 from .layout import Layout
 from .naming import is_recurrent, join, made_name, parameter_name, role
@@ -53,6 +61,7 @@ class _Reader:
         self.inputs = user_inputs(exported)
         self.batch_one, self.fixed_batch = batch_of(self.inputs)
         self.fixed = independent(exported.graph.nodes, self.constants)
+        check_made(self.fixed, self.constants)
         # A view that fits the example may not fit an input in another memory format.
         for view in exported.graph.find_nodes(op="call_function", target=aten.view.default):
             view.target = aten.reshape.default

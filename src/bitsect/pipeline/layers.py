@@ -43,7 +43,7 @@ def layers(
     if input_shape is not None:
         example = parse_example(input_shape)
     if not isinstance(model, nn.Module | ExportedProgram):
-        network = load_model(str(model), trust=trust)
+        network = load_model(model, trust=trust)
         example = network.example if example is None else example
         if example is None and isinstance(network.model, nn.Module):
             raise CaptureError(

@@ -292,7 +292,10 @@ def _gone(folder: RunFolder, known: Recorded) -> str:
 
 def is_folder(model: object) -> bool:
     """Whether `model` names a folder: then it is that of a run."""
-    return isinstance(model, str | Path) and Path(model).is_dir()
+    try:
+        return isinstance(model, str | Path) and Path(model).is_dir()
+    except OSError:  # no name of a file is so long
+        return False
 
 
 def _folder(run: Any, out: str | Path | None, fresh: bool, undo: ExitStack) -> RunFolder:
@@ -319,7 +322,7 @@ def _network(model: Model, trust: bool) -> tuple[Network, str]:
     if not isinstance(model, str | Path):
         return Network(model), MODEL_FILE
     spec = str(Path(model).resolve()) if str(model).endswith(".pt2") else str(model)
-    network = load_model(str(model), trust=trust)
+    network = load_model(model, trust=trust)
     return Network(network.model, None if network.any_example else network.example), full_spec(spec)
 
 

@@ -56,7 +56,7 @@ def prove(
     if any(format.dynamic for format in plan.values()):
         batch_size = 1  # its ranges are those of all that is in a batch
     comparison = BatchComparison(program, subject.rounder(plan), model, subject.task, codes)
-    for batch in samples.batches(batch_size if for_runtime or elsewhere else 4):
+    for batch in samples.batches(batch_size if for_runtime or elsewhere else min(batch_size, 4)):
         with naming(samples, batch.indices):
             comparison.add(batch)
         progress(len(batch.indices))

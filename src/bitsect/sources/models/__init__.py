@@ -16,6 +16,9 @@ from ...errors import BitsectError
 from ...names import calling, resolve
 from ..preparation import NOTHING, Preparation
 
+KINDS = "hf:FOLDER, zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"
+LONGEST = 4096  # characters of a spec, as of a path
+
 
 @dataclass(frozen=True)
 class Network:
@@ -26,11 +29,15 @@ class Network:
     any_example: bool = False  # whether samples, where there are some, are the better example
 
 
-def load_model(spec: str, *, trust: bool = False) -> Network:
-    """The network that `spec` names.
+def load_model(spec: object, *, trust: bool = False) -> Network:
+    """The network that `spec` names, a text or a path.
 
     `trust` lets a .pt2 file run code that its author pickled into it.
     """
+    if not isinstance(spec, str | Path) or len(spec := str(spec)) > LONGEST:
+        raise BitsectError(
+            f"a network is expected, not a {type(spec).__name__}: give a torch.nn.Module, or use {KINDS}"
+        )
     with redirect_stdout(sys.stderr):  # whatever a user's code prints, stdout is for results
         return _load(spec, trust)
 
@@ -59,9 +66,7 @@ def _load(spec: str, trust: bool) -> Network:
         raise BitsectError(
             f"model '{spec}' is not a .pt2 file; save it with torch.export.save, or name a function"
         )
-    raise BitsectError(
-        f"unknown model '{spec}': use hf:FOLDER, zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"
-    )
+    raise BitsectError(f"unknown model '{spec}': use {KINDS}")
 
 
 def is_read(spec: str) -> bool:

@@ -1,4 +1,4 @@
-"""Operators whose kernels end the process, or go beyond weights of the wrong size: the checks that they lack.
+"""Operators whose kernels end the process or go beyond weights of a wrong size, with the check they lack.
 
 A size that is open is refused where it meets a weight: what fits the example need not fit the next batch.
 """
