@@ -310,7 +310,7 @@ def test_a_command_offers_what_its_verb_takes_and_nothing_that_it_refuses(name: 
 
 
 def test_a_new_setting_says_whether_files_are_judged_by_it() -> None:
-    """What a file cannot be judged by is refused by name, so a new setting must be in one of the two lists."""
+    """What a file cannot be judged by is refused by name: a new setting is in one of two lists."""
     applied = {"draw", "seed", "mean", "std", "scale", "columns", "max_length", "stride", "processor"}
     applied |= {"task", "output", "batch_size", "threads"}
     assert applied == {*names_of(Settings)} - {*verb("referee:judge").refused}

@@ -60,8 +60,8 @@ def quantize(found: Result | tuple[Result, ...], asked: Asked) -> Said:
     bitsect quantize runs/net --target 99.5% --for openvino --export net.onnx
     """
     if not isinstance(found, tuple):
-        return _answered([found], found.to_json)
-    return _answered(found, lambda: {"results": [each.to_json() for each in found]})
+        return answered([found], found.to_json)
+    return answered(found, lambda: {"results": [each.to_json() for each in found]})
 
 
 @made_of(
@@ -76,10 +76,10 @@ def search(found: Result, asked: Asked) -> Said:
     bitsect search runs/first --target 99% --keep first=float --keep last=int8
     bitsect search runs/first --max-size 0.4x
     """
-    return _answered([found], found.to_json)
+    return answered([found], found.to_json)
 
 
-def _answered(results: Sequence[Result], json: Callable[[], Any]) -> Said:
+def answered(results: Sequence[Result], json: Callable[[], Any]) -> Said:
     """Everything is kept and shown; but a script must not go on with a plan that may miss its target."""
     lines = (line for each in results for line in answer.result_lines(each))
     wanted = [each for each in results if each.target is not None]
