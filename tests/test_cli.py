@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,15 @@ from torch import nn
 import bitsect
 from bitsect import Settings
 from bitsect.cli import app, main
+from bitsect.cli.help import ABOUT, ORDER
+from bitsect.cli.verbs import NEEDED, verb
 from bitsect.runs.disk import fingerprint_json
 from bitsect.runs.folder import RunFolder
 from bitsect.solve.metrics import METRICS
 from bitsect.solve.search import SEARCHES
 from bitsect.sources.tasks import TASKS
 from bitsect.values import PLACEMENTS
+from bitsect.values.options import names_of
 
 COMMANDS = (
     "blame",
@@ -246,11 +251,85 @@ def test_every_command_and_option_has_help(name: str, call: Call) -> None:
     assert "--json" in said.out
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_everyday_help_fits_a_screen(name: str, call: Call) -> None:
+    shown = call(name, "-h").out
+    assert shown == call(name, "--help").out
+    assert len(shown.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_all_of_help_has_every_option_by_subject_and_examples_have_no_other(name: str, call: Call) -> None:
+    from typer.main import get_command
+
+    params = get_command(app).commands[name].params  # type: ignore[attr-defined]
+    shown = call(name, "--help-all")
+    assert (shown.code, shown.err) == (0, "")
+    known = {flag for each in params for flag in (*each.opts, *each.secondary_opts)}
+    flags = {flag for flag in known if flag.startswith("-")}
+    assert flags <= set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", shown.out))
+    assert max(map(len, shown.out.splitlines())) <= 80
+    for example in ABOUT[name].examples:
+        assert example.startswith(f"bitsect {name} ")
+        assert {word for word in example.split() if word.startswith("-")} <= known
+
+
+def test_nothing_but_the_name_shows_where_to_begin(call: Call) -> None:
+    said = call()
+    assert (said.code, said.err) == (2, "")
+    assert len(said.out.splitlines()) <= 40
+    assert said.out == call("--help").out
+    assert all(f"\n{heading}\n" in said.out for heading in ORDER)
+    assert {about.wanted for about in ABOUT.values()} == {*ORDER}
+
+
 def test_help_lists_what_the_tables_hold(call: Call) -> None:
-    shown = call("quantize", "--help").out
-    unwrapped = re.sub(r"-\s*│\n│\s*", "-", shown)  # a narrow panel breaks names at their hyphens
-    words = set(re.findall(r"[\w-]+", shown + unwrapped))
+    words = set(re.findall(r"[\w-]+", call("quantize", "--help-all").out))
     assert {*METRICS, *SEARCHES, *TASKS, *PLACEMENTS} <= words
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_a_command_offers_what_its_verb_takes_and_nothing_that_it_refuses(name: str) -> None:
+    """The source that a command is made from says what the function itself says."""
+    from typer.main import get_command
+
+    module = {"judge": "referee"}.get(name, name.replace("-", "_"))
+    function = getattr(import_module(f"bitsect.pipeline.{module}"), name.replace("-", "_"))
+    read = verb(f"{module}:{name.replace('-', '_')}")
+    own = inspect.signature(inspect.unwrap(function)).parameters
+    groups = getattr(function, "option_groups", {})
+    assert [each.name for each in read.parameters] == [each for each in own if each not in groups]
+    assert read.groups == tuple(groups.values())
+    for each in read.parameters:
+        default = own[each.name].default
+        assert each.default is NEEDED if default is inspect.Parameter.empty else each.default == default
+    offered = {each.name for each in get_command(app).commands[name].params}  # type: ignore[attr-defined]
+    taken = {each.name for each in read.parameters}.union(*map(names_of, read.groups))
+    assert taken - {*read.refused, "progress", "evaluate", "example"} <= offered
+    assert offered & {*read.refused} <= {each.name for each in read.parameters}
+
+
+def test_a_new_setting_says_whether_files_are_judged_by_it() -> None:
+    """What a file cannot be judged by is refused by name: a new setting is in one of two lists."""
+    applied = {"draw", "seed", "mean", "std", "scale", "columns", "max_length", "stride", "processor"}
+    applied |= {"task", "output", "batch_size", "threads"}
+    assert applied == {*names_of(Settings)} - {*verb("referee:judge").refused}
+
+
+def test_a_run_is_shown_as_wide_as_one_asks_whatever_the_terminal(run: Path, call: Call) -> None:
+    widest = max(map(len, call("show", run, "--width", 150).out.splitlines()))
+    assert 80 < widest <= 150
+
+
+def test_quiet_says_the_answer_alone_and_verbose_says_more(run: Path, call: Call) -> None:
+    ask = ("search", run, "--target", "90%", "--metric", "random")
+    quiet, usual, verbose = call(*ask, "-q"), call(*ask), call(*ask, "-v")
+    assert quiet.err == ""
+    assert quiet.out.splitlines()[:6] == usual.out.splitlines()[:6]
+    assert "capture …" in usual.err
+    assert re.search(r"^capture: \d+\.\d s$", verbose.err, re.MULTILINE)
+    assert call("show", "nowhere", "--quiet").error
+    assert "Traceback" in call("show", "nowhere", "--verbose").err
 
 
 @pytest.mark.parametrize(
@@ -924,7 +1003,9 @@ def test_a_curve_is_shown_written_and_exported_by_name(drawn: Path, call: Call, 
     assert len(curve["points"]) == len(table.read_text().splitlines()) - 1
     known = call("evaluate", drawn, "--plan", "frontier-80-percent", "--json").json
     assert known["plan"]["accuracy"] >= 0.8 * known["float"]["accuracy"]
-    assert "--targets 98%,99%" in call("frontier", drawn, "--target", "99%").error
+    refused = call("frontier", drawn, "--target", "99%")
+    assert refused.code == 2
+    assert "--targets" in refused.err
 
 
 def test_a_comparison_is_shown_and_written(drawn: Path, call: Call, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from bitsect.reports.story import (
     ShownVerdict,
     Story,
 )
-from bitsect.reports.terminal import screen
+from bitsect.reports.terminal.screen import screen
 from bitsect.values import Format, Scores
 from bitsect.values.layer import Skipped
 from bitsect.values.shown import Interaction

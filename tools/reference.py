@@ -37,11 +37,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def commands_page() -> str:
-    """Every command with its options, as `--help` has them."""
+    """Every command with its options, as `--help-all` has them."""
     from bitsect.cli import app
 
     parts = [
-        "# Commands\n\nMade from the program: what `--help` says, on one page. Every option of a command "
+        "# Commands\n\nMade from the program: what `--help-all` says, on one page. Every option of a command "
         "is a keyword argument of the same name in Python.\n"
     ]
     for name, command in _commands(get_command(app), "bitsect"):
@@ -58,7 +58,9 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    text, _, example = inspect.cleandoc(command.help or "").partition("\n\n")
+    text, _, example = inspect.cleandoc(command.help or "").rpartition("\n\n")
+    if not example.startswith("bitsect "):
+        text, example = inspect.cleandoc(command.help or ""), ""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
     usage = " ".join([name, *(each.metavar for each in arguments), "[OPTIONS]"])

@@ -1,4 +1,4 @@
-"""The command line: each command is one public call and a print."""
+"""The command line: each command is made of a verb, called and printed."""
 
 from __future__ import annotations
 
@@ -8,42 +8,13 @@ import os
 import signal
 import sys
 import threading
+import traceback
 
 from ..errors import BitsectError
-from . import (  # each adds its commands to the app
-    blame,
-    compare,
-    evaluate,
-    export,
-    frontier,
-    judge,
-    latency,
-    layers,
-    quantize,
-    recipe,
-    report,
-    sensitivity,
-    show,
-)
+from . import commands, recipe  # each adds its commands to the app
 from .app import app
 
-__all__ = [
-    "app",
-    "blame",
-    "compare",
-    "evaluate",
-    "export",
-    "frontier",
-    "judge",
-    "latency",
-    "layers",
-    "main",
-    "quantize",
-    "recipe",
-    "report",
-    "sensitivity",
-    "show",
-]
+__all__ = ["app", "commands", "main", "recipe"]
 
 
 class Ended(BaseException):
@@ -87,6 +58,8 @@ def _leave_in_order() -> None:
 def _fail(message: str, kind: str) -> None:
     from .output import complain, print_json
 
+    if {"-v", "--verbose"} & {*sys.argv}:
+        traceback.print_exc()
     if "--json" in sys.argv:
         print_json({"error": {"kind": kind, "message": message}})
     complain(message)

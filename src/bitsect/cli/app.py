@@ -1,4 +1,4 @@
-"""The Typer application, and the arguments that every command knows."""
+"""The Typer application: what every command is part of."""
 
 from __future__ import annotations
 
@@ -7,49 +7,15 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .help import Root
 
 app = typer.Typer(
     name="bitsect",
-    help="The bit-width each layer of a trained network can bear, found by bisection, proven by running.",
-    no_args_is_help=True,
+    cls=Root,
     add_completion=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-MODEL = "hf:FOLDER, zoo:NAME, paper:NAME, FILE.pt2 or package.module:function"
-MACHINE = "Network and machine"
-
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
-ModelOrRunArgument = Annotated[
-    str, typer.Argument(metavar="MODEL|RUN", help=f"{MODEL}; or the folder of a run")
-]
-OptionalModelArgument = Annotated[
-    str | None, typer.Argument(metavar="[MODEL|RUN]", help=f"{MODEL}; or the folder of a run")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(help="cpu, cuda or mps; default: where the network is.", rich_help_panel=MACHINE),
-]
-TrustOption = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        help="Load a .pt2 file even if that can run its author's code, and import the code that a run or a "
-        "recipe in a file names.",
-        rich_help_panel=MACHINE,
-    ),
-]
-EmbeddingsOption = Annotated[
-    bool, typer.Option("--embeddings", help="Count embeddings as layers too.", rich_help_panel=MACHINE)
-]
-InputShapeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Shape of one sample, as 3x224x224, where the model gives no example.", rich_help_panel=MACHINE
-    ),
-]
 
 
 def _version(show: bool) -> None:
@@ -58,10 +24,14 @@ def _version(show: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """The bit-width each layer of a trained network can bear, found by bisection, proven by running."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(2)

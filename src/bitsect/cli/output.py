@@ -6,18 +6,21 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
+from ..errors import in_command
+from ..reports.terminal.lines import Aside, Wrapped
 from ..reports.text import csv_text
 
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
-
+errors = Console(stderr=True, highlight=False)  # which --quiet does not silence
 
 INTERRUPTED = 130  # what a shell calls Ctrl-C
 
@@ -42,6 +45,17 @@ def working(run: str | None = None) -> Iterator[None]:
 def _same_command() -> str:
     """This command, to be given again: it must not start anew."""
     return shlex.join(["bitsect", *(word for word in sys.argv[1:] if word != "--fresh")])
+
+
+def print_lines(lines: Iterable[Any]) -> None:
+    """The lines of an answer, and on stderr what is said besides."""
+    for line in lines:
+        if isinstance(line, Aside):
+            note(in_command(line))
+        elif isinstance(line, str):
+            stdout.print(in_command(line), markup=False, soft_wrap=True)
+        else:
+            stdout.print(line, soft_wrap=not isinstance(line, Wrapped | Table))
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -70,10 +84,11 @@ def _finite(value: Any) -> Any:
 def complain(message: str) -> None:
     """One line on stderr, whatever the message holds; what would steer a terminal is spelt out."""
     line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(message.split()))
-    stderr.print(f"[bold red]error:[/] {_escape(line)}", soft_wrap=True)
+    errors.print(f"[bold red]error:[/] {_escape(line)}", soft_wrap=True)
 
 
 def note(message: str) -> None:
+    """Something on stderr that is worth knowing."""
     stderr.print(f"[dim]{_escape(message)}[/]", soft_wrap=True)
 
 
@@ -81,17 +96,3 @@ def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def layers_by_format(plan: Mapping[str, object]) -> str:
-    """How many layers take each format, as `3 float, 19 int8`."""
-    names = [str(format) for format in plan.values()]
-    return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
-
-
-def count(number: int) -> str:
-    """12,345 up to a million, then 1.23 M, 4.56 G."""
-    for unit, size in (("G", 1e9), ("M", 1e6)):
-        if number >= size:
-            return f"{number / size:.2f} {unit}"
-    return f"{number:,}"

@@ -60,13 +60,13 @@ def blame(
 
     Arguments:
         run: the folder of a run.
-        plan: a plan, the path of one, or what the run calls it; default: the run's own.
+        plan: the file of a plan, or what the run calls it; default: the run's own.
         format: or one format for all layers.
-        layer: a layer, or a pattern such as `blocks.*`, to look at alone; default: all.
+        layer: a layer, or a pattern such as blocks.*, to look at alone; default: all.
         samples: how many of the run's samples to look at.
-        latency: a latency table, for what remedies cost.
+        latency: a latency table, for what remedies cost: a100, onnxruntime, openvino or FILE.json.
         destination: or where the model will run, whose table it is; default: that of the run.
-        task: the run's own task again, where that is a function of yours.
+        task: the run's own task again, if that is a function of yours.
         trust, progress: as for `quantize`.
     """
     wanted = parse_format(plan, format)

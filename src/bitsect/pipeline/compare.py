@@ -35,6 +35,8 @@ from .trials import TrialBench
 TARGETS = ("99%",)
 BISECTION = "bisection"
 SAMPLING = {"draw", "hold_out"}  # settings that are no rounding
+# Options of a goal that a comparison has no use for: the command does not offer them.
+REFUSED = ("target", "max_drop", "max_perplexity", "budget", "max_size", "confidence")
 
 Names = str | Sequence[str] | None
 
@@ -65,14 +67,15 @@ def compare(
 
     Arguments:
         run: the folder of a run.
-        metrics: names with commas, or a list; `all` for every one; default: the method's own.
-        searches: likewise. The search `frontier` goes with the metric `damage` alone.
-        methods: whose rounding and defaults to try; default: the run's own.
-        targets: as `98%,99%`; default: 99%.
-        draws: how many draws of the samples.
+        metrics: names with commas, or all; default: the method's own. In Python also a list, as for the rest.
+        searches: names with commas; default: the method's own. The search frontier goes with the metric
+            damage alone.
+        methods: whose rounding and defaults to try, with commas, or all; default: the run's own.
+        targets: as 98%,99%; default: 99%.
+        draws: how many draws of the samples, as many runs with other seeds.
         test_data: samples that no search sees; default: those that the run was tested on.
-        test_draw: take so many of them, at random.
-        task: the run's own task again, where that is a function of yours.
+        test_draw: test on so many samples, drawn at random; default: all.
+        task: the run's own task again, if that is a function of yours.
         trust, progress: as for `quantize`.
     """
     own, earlier = method_of(run, None, None), Asked.of(run)
@@ -155,7 +158,7 @@ class Contenders:
         scoring: Scoring,
         goal: Goal,
     ) -> Contenders:
-        for name in ("target", "max_drop", "max_perplexity", "budget", "max_size", "confidence"):
+        for name in REFUSED:
             if name in given(goal) and getattr(goal, name) is not None:
                 raise OptionError(
                     f"[{name}=] does not apply to compare: name what to keep as [targets=98%,99%]"

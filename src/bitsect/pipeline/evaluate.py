@@ -72,12 +72,13 @@ def evaluate(
     {'float': 0, 'int8': 22}
 
     Arguments:
-        model: a network, a spec, or the folder of a run, as for `quantize`.
-        data: the samples to judge on; those of a run are its own, those of a zoo network its test images.
-        method: named defaults for how values are rounded, as for `quantize`.
-        calibration: the samples that ranges come from; those of a run come from the run, else from `data`.
-        plan: a plan or the path of one; a run's own where none is given.
-        format: or one format for all layers; int8 where neither is given.
+        model: zoo:NAME, hf:FOLDER, paper:NAME, FILE.pt2, package.module:function, or the folder of a run.
+            In Python also an nn.Module.
+        data: the samples to judge on, as for quantize; default: a run's own, a zoo network's test images.
+        method: named defaults for how values are rounded, bitsect or paper; default: bitsect.
+        calibration: the samples that ranges come from; default: those of the run, else `data`.
+        plan: the file of a plan, or what the run calls it; default: the run's own.
+        format: or one format for all layers; default: int8.
         trust, progress: as for `quantize`.
     """
     wanted, of_run = parse_format(plan, format), is_folder(model)
@@ -132,6 +133,12 @@ def evaluate_file(
 
     Pixels are normalised, and the task and output are, as the file says that they were when it was made,
     unless others are given.
+
+    Arguments:
+        path: the file.
+        data: the samples to judge on, as for `quantize`.
+        runtime: where FILE.onnx runs: onnxruntime, openvino or reference.
+        progress: as for `quantize`.
     """
     asked = given(settings)
     for name in asked.keys() - {

@@ -40,17 +40,18 @@ def export(
 
     Arguments:
         run: the folder of a run.
-        path: the file to write; its ending says in which form: `.onnx` for runtimes, `.pt2` for
-            torch.export.load, `.safetensors` for `load`; without one, a folder as transformers has it.
-        plan: another plan than the run's own, or the path of one.
+        path: the file to write: .onnx for runtimes, .pt2 for torch.export.load, .safetensors, codes and
+            scales, for bitsect.load, or without an ending, a folder as of transformers.
+        plan: another plan than the run's own: a file, or what the run calls it.
         format: or one format for all layers.
-        destination: of an `.onnx` file: `onnxruntime` or `openvino`, for their integer kernels, or
-            `portable`, plain ONNX; default: what the run was made for, else `onnxruntime`.
-        data: samples to prove the file on; default: those that the run was tested on, else its own.
-        draw: take so many of them, at random.
-        force: overwrite `path`, and keep the file where a check fails; `.failures` say which.
+        destination: for .onnx: onnxruntime or openvino, for their integer kernels, or portable, plain ONNX
+            with 4-bit tensors packed; default: what the run was made for, else onnxruntime.
+        data: samples to prove the file on, as for quantize; default: the run's test samples, else its own.
+        draw: take so many of them, at random; default: all.
+        force: overwrite a file, and keep what is written where a check fails. In Python `.failures` say
+            which.
         require_speedup: count a model that is slower than the float one as failed.
-        task: the run's own task again, where that is a function of yours.
+        task: the run's own task again, if that is a function of yours.
         trust, progress: as for `quantize`.
     """
     wanted, made_for = parse_format(plan, format), noted_in(run, "destination")

@@ -30,6 +30,8 @@ from .plans import evaluated_plans, own_plan, same_task
 from .problem import state_problem
 
 NAME = "frontier-"  # of the files of plans that were read off
+# Options of a goal that a curve has no use for: the command does not offer them.
+REFUSED = ("target", "max_drop", "max_perplexity", "budget", "max_size", "confidence", "search")
 
 
 @with_options(goal=Goal, resources=Resources)
@@ -53,9 +55,9 @@ def frontier(
 
     Arguments:
         run: the folder of a run.
-        targets: as `98%,99%,99.9%`; without any, nothing is judged.
+        targets: as 98%,99%,99.9%; without any, nothing is judged.
         test_data: samples to try the plans on that were read off.
-        task: the run's own task again, where that is a function of yours.
+        task: the run's own task again, if that is a function of yours.
         trust, progress: as for `quantize`.
     """
     settings, goal = same_task(task), Asked.of(run).on_goal(goal, {*TERMS} - {"keep"})
@@ -120,7 +122,7 @@ def keep_curve(run: Run, curve: Curve) -> None:
 
 def _completed(goal: Goal, known: dict[str, Any], targets: Sequence[Target]) -> Goal:
     """`goal` with what the last search allowed, where nothing else is asked for."""
-    for name in ("target", "max_drop", "max_perplexity", "budget", "max_size", "confidence", "search"):
+    for name in REFUSED:
         if name in given(goal) and getattr(goal, name) is not None:
             raise OptionError(f"[{name}=] does not apply to a curve: name what to keep as [targets=98%,99%]")
     before: dict[str, Any] = {name: known[name] for name in ("formats", "keep", "objective") if name in known}

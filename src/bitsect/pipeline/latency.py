@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from ..errors import ExportError
+from ..errors import ExportError, OptionError
 from ..latency import network_table
 from ..latency.machine import here
 from ..latency.tables import TIMED
@@ -19,43 +19,68 @@ from ..rounding.boundaries import boundaries
 from ..runs.disk import fingerprint_json, reading
 from ..runs.progress import Progress
 from ..runs.run import Run
+from ..solve.costs import describe
 from ..sources.models.paper import paper_network
-from ..values import Format, Goal, LatencyTable
+from ..values import FLOAT, INT4, INT8, Format, Goal, LatencyTable, Layer
+from ..values.destination import destination_named
+from ..values.goal import parse_formats
 from .layers import layers
 
 Table = tuple[LatencyTable | None, tuple[str, ...]]
 
 
+@dataclass(frozen=True)
+class Latencies:
+    """What the layers of a network take, by format."""
+
+    model: str
+    layers: tuple[Layer, ...]
+    table: LatencyTable
+    formats: tuple[Format, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        described = describe(self.layers, self.table, self.formats)
+        return {"model": self.model, **described, "notes": list(self.notes)}
+
+
 def latency(
     model: Any,
-    table: Any,
-    formats: tuple[Format, ...],
+    table: str = "a100",
     *,
+    formats: str | None = None,
     threads: int = 1,
     input_shape: str | None = None,
     embeddings: bool = False,
     trust: bool = False,
     progress: Progress | None = None,
-) -> tuple[Program, LatencyTable, tuple[str, ...]]:
-    """The program of a network, its latency table, and what should be known of that.
+) -> Latencies:
+    """What every layer of a network takes where it will run, and uniform plans of it as a whole.
 
     Arguments:
-        model: a network, a spec, or the folder of a run.
-        table: a source of latencies: `a100`, `onnxruntime` or `openvino` (timed here), or a file.
-        formats: those to time, besides float.
-        threads: that a runtime is timed in.
-        input_shape, embeddings, trust: as for `layers`.
-        progress: as for `quantize`.
+        model: zoo:NAME, hf:FOLDER, paper:NAME, FILE.pt2, package.module:function, or the folder of a run.
+        table: a100, onnxruntime or openvino (timed on this machine), or FILE.json; default: a100.
+        formats: formats to show besides float, with commas; default: those that run there.
+        threads: threads to time a runtime in.
+        embeddings: count embeddings as layers too.
+        input_shape: the shape of one sample, as 3x224x224, where the model gives no example.
+        trust, progress: as for `quantize`.
     """
-    if table in TIMED and str(model).startswith("paper:"):
+    known = destination_named(table)
+    if known.latency is None:
+        raise OptionError(f"nothing is timed for {known.name}: pass a100, onnxruntime, openvino or a file")
+    if threads < 1:
+        raise OptionError(f"threads {threads} is not at least 1")
+    shown = (known.formats or (INT8, INT4)) if formats is None else parse_formats(formats)
+    if known.latency in TIMED and str(model).startswith("paper:"):
         program = _with_random_weights(str(model).partition(":")[2])
     else:
         program = layers(model, input_shape=input_shape, embeddings=embeddings, trust=trust)
     found, notes = network_table(
-        table, program, _first(program.example), formats, threads=threads, progress=progress
+        known.latency, program, _first(program.example), shown, threads=threads, progress=progress
     )
     assert found is not None
-    return program, found, notes
+    return Latencies(str(model), program.layers, found, (FLOAT, *shown), notes)
 
 
 def table_for(run: Run, goal: Goal, *, mixed: bool = True) -> Table:

@@ -9,8 +9,10 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from ..errors import CaptureError
+from ..network.naming import is_recurrent
 from ..network.precision import capture_in_float32
 from ..network.program import Program
+from ..network.remarks import remarks
 from ..runs.opening import is_folder, open_run
 from ..sources.models import load_model, parse_example
 
@@ -30,12 +32,13 @@ def layers(
     22
 
     Arguments:
-        model: a network, a spec such as `FILE.pt2`, or the folder of a run.
+        model: zoo:NAME, hf:FOLDER, paper:NAME, FILE.pt2, package.module:function, or the folder of a run.
+            In Python also an nn.Module.
         example: one batch of inputs, where neither the spec nor `input_shape` gives one.
-        input_shape: the shape of one sample, as `3x224x224`.
-        embeddings: whether embeddings count as layers too.
-        device: where the network is to be; default: where it is.
-        trust: load a .pt2 file even if that runs code of its author.
+        input_shape: the shape of one sample, as 3x224x224, where the model gives no example.
+        embeddings: count embeddings as layers too.
+        device: cpu, cuda or mps; default: where the network is.
+        trust: as for `quantize`.
     """
     if is_folder(model):
         with open_run(model, trust=trust) as run:
@@ -51,3 +54,28 @@ def layers(
             )
         model = network.model
     return capture_in_float32(model, example, embeddings=embeddings, device=device)
+
+
+def described(model: str, program: Program) -> dict[str, Any]:
+    """What there is to say of a network called `model`, as JSON has it."""
+    weights = sum(layer.weights for layer in program.layers)
+    names = ("name", "kind", "weight_shape", "weights", "macs")
+    return {
+        "model": model,
+        "layers": [
+            {name: getattr(layer, name) for name in names}
+            | {"places": [place.name for place in layer.places]}
+            for layer in program.layers
+        ],
+        "totals": {
+            "layers": len(program.layers),
+            "weights": weights,
+            "macs": sum(layer.macs for layer in program.layers),
+            "size_mb": {str(bits): weights * bits / 8 / 1e6 for bits in (16, 8, 4)},
+        },
+        "batch": program.fixed_batch or "any",
+        "unrolled": any(is_recurrent(multiply.node) for multiply in program.multiplies),
+        "skipped": [vars(item) for item in program.skipped],
+        "difference": None if program.comparison is None else program.comparison.to_json(),
+        "notes": list(remarks(program)),
+    }

@@ -63,21 +63,21 @@ def quantize(
     {'float': 0, 'int8': 22}
 
     Arguments:
-        model: an nn.Module; a spec such as `zoo:fashion-resnet`, `FILE.pt2` or
-            `package.module:function`; or the folder of a run, which is continued.
-        data: samples to calibrate and search on: the path of an .npz or .safetensors file or of a folder
-            of images, `zoo:NAME`, tensors (inputs, labels), or any iterable of such batches. A network of
-            the zoo brings its own.
-        method: named defaults for all options: `bitsect`, `paper` or `paper-literal`; a run that is continued
-            keeps its own.
+        model: zoo:NAME, hf:FOLDER, paper:NAME, FILE.pt2, package.module:function, or the folder of a run,
+            which is continued. In Python also an nn.Module.
+        data: samples to calibrate and search on: FILE.npz, .safetensors, .csv, .tsv, .jsonl, .json (SQuAD),
+            .txt, a folder of images (one sub-folder per class), datasets:NAME or zoo:NAME; a network of the
+            zoo brings its own. In Python also tensors (inputs, labels), or any iterable of such batches.
+        method: named defaults for all options, bitsect, paper or paper-literal; default: bitsect, or the
+            run's own.
         test_data: samples that the search does not see; the closing table shows both.
         validation_data: samples to prove the target on, in place of held-out ones of `data`.
         evaluate: a function of a module that returns a number, in place of the task's accuracy.
-        out: the folder of the run: the same call goes on where it was. Without it nothing stays on disk.
-        export: the file to write at the end, as for `bitsect.export`; default: `model.onnx` in `out`,
-            where the destination is a runtime.
+        out: the folder of the run, which the same call continues; without it nothing stays on disk.
+        export: the file to write at the end; default: model.onnx in `out`, where it will run in a runtime.
         fresh: start anew, removing the run in `out`.
-        trust: load files that run code of their author.
+        trust: load a .pt2 file even if that can run its author's code, and import the code that a run or a
+            recipe in a file names.
         progress: what is told of the stages; default: a bar, where anybody would see it.
     """
     before = None if fresh else out  # a run that starts anew takes nothing from the one it removes

@@ -40,7 +40,7 @@ def run_recipe(
     """A result for every target and search of a recipe; what was measured serves all of them.
 
     Arguments:
-        recipe: the name of one, or the path of a TOML file: `bitsect recipe show resnet50 > mine.toml`.
+        recipe: the name of one, as bitsect recipe list has them, or a TOML file.
         data: the samples to calibrate and search on; recipes name no files.
         model: another network than the recipe's.
         method, test_data, validation_data, export, fresh, trust, progress: as for `quantize`.

@@ -28,8 +28,20 @@ from ..values.verdict import Verdict
 from .bench import Bench, Reference
 from .keywords import with_options
 
-READ = ("draw", "seed", "mean", "std", "scale", "columns", "max_length", "stride", "processor")
-APPLY = {*READ, "task", "output", "batch_size", "threads"}
+# Settings that say how a network is rounded: they do not apply to files, and the command does not offer them.
+REFUSED = (
+    "hold_out",
+    "group_by",
+    "placement",
+    "rounding",
+    "refit",
+    "bias_correction",
+    "range",
+    "percentile",
+    "sign",
+    "embeddings",
+    "device",
+)
 
 
 @with_options(settings=Settings)
@@ -54,21 +66,20 @@ def judge(
     they are timed in turns. Answers and proof are the same each time; times are not.
 
     Arguments:
-        float_file: the float network: an .onnx file, or whatever `quantize` takes, which is written as one.
+        float_file: the float network, a FILE.onnx or whatever quantize takes, which is written as one.
         files: quantised files: .onnx, .xml (OpenVINO), .pt2, .tflite (LiteRT) or .pte (ExecuTorch).
-        data: labelled samples, as for `quantize`; without labels the float file's answers stand for them.
-        target: the share of the accuracy to keep, 99 % if nothing else is asked for.
+        data: labelled samples, as for quantize; without labels the float file's answers stand for them.
+        target: share of the float accuracy to keep; default: 99%.
         max_drop: or percentage points that may be lost.
-        confidence: with which a target is called kept; it holds for all files together.
+        confidence: with which a target is called kept, for all files together; default: 95%.
         runtime: where .onnx files run: onnxruntime or openvino.
-        timed: whether to time the files and list their kernels, too.
-        page: where to write an HTML page of the verdict.
-        trust: as for `quantize`, where the float network is no file of a runtime.
-        progress: as for `quantize`.
+        timed: time the files and list their kernels, too.
+        page: write the verdict as an HTML page, too.
+        trust, progress: as for `quantize`.
     """
     if runtime not in ("onnxruntime", "openvino"):
         raise OptionError(f"[runtime={runtime}] does not run .onnx files: use onnxruntime or openvino")
-    for name in given(settings).keys() - APPLY:
+    for name in given(settings).keys() & {*REFUSED}:
         raise OptionError(f"[{name}=] does not apply to files, whose formats and ranges are fixed")
     paths = [Path(each) for each in ([files] if isinstance(files, str | Path) else files)]
     if not paths:

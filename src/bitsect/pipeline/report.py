@@ -40,9 +40,9 @@ def report(
 
     Arguments:
         run: the folder of a run.
-        out: where to write the page; default: `report.html` in the run folder.
-        blame: measure first what the plan loses and to whom: see `blame`.
-        task: the run's own task again, where that is a function of yours.
+        out: where to write the page; default: report.html in the run folder.
+        blame: measure first what the plan loses and to whom.
+        task: the run's own task again, if that is a function of yours.
         trust, progress: as for `quantize`.
     """
     check_extra()

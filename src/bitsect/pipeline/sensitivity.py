@@ -37,8 +37,11 @@ def sensitivity(
     >>> len(scores.layers)
     22
 
-    Arguments are those of `quantize`. Layers are scored in `score_format`, int8 where none is given. In the
-    folder of a run of another method they are scored under the rounding of the one that is named.
+    Layers are scored in `score_format`, int8 where none is given. In the folder of a run of another
+    method they are scored under the rounding of the one that is named.
+
+    Arguments:
+        model, data, method, out, fresh, trust, progress: as for `quantize`.
     """
     own = method_of(model, None if fresh else out, None if is_folder(model) else method)
     chosen = method_of(model, None if fresh else out, method)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..errors import SHORT
 from ..values.destination import BITS, DESTINATIONS
 from ..values.goal import Goal
 from ..values.method import BITSECT, METHODS
@@ -68,12 +69,12 @@ def _goal(goal: Json, own: Goal, where: str) -> Iterator[tuple[str, Any]]:
 
 def _changed(kind: type[Any], known: Json, own: Json) -> Iterator[tuple[str, Any]]:
     """The options that are not what they would be anyway."""
-    for name, default, about in described(kind):
+    for name, default, _ in described(kind):
         value, usual = known.get(name), own.get(name, default)
         if name in IMPLIED or name not in known:
             continue
         if name in DECIDED or (value is not None and value != _plain(usual)):
-            yield about.also or name, value
+            yield SHORT.get(name, name), value
         elif name == "confidence" and value is None and usual is not None:
             yield name, "none"
 

@@ -40,7 +40,6 @@ class Goal:
         "latency table FILE.json; default: onnxruntime, or the run's own; bits for the method paper.",
         GOAL,
         default=None,
-        also="for",
         python="str | Path | None",
     )
     latency: Any = option(

@@ -30,7 +30,7 @@ class Help:
     choices: Collection[str] | str | None = None  # the names, or where their table is: "module:TABLE"
     own: bool = False  # whether package.module:function may be named instead
     least: float | None = None  # the smallest number allowed
-    also: str | None = None  # another name of the option on the command line
+    aside: str = ""  # what is said after the choices
     # What Python takes beside text, as a type: objects, functions. The stub of the package declares it.
     python: str | None = None
 
@@ -48,6 +48,7 @@ class Help:
         if self.choices:
             *most, last = (*self.names(), *([OWN] if self.own else []))
             text += f": {', '.join(most)} or {last}"
+        text += f"; {self.aside}" if self.aside else ""
         return f"{text}; default: {default}." if default else f"{text}."
 
 

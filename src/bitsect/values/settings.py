@@ -76,12 +76,13 @@ class Settings:
         python="Any",
     )
     task: Any = option(
-        "How outputs are judged; without it, outputs where they are no classes (99% lets their squared error "
-        "be 1% of the float outputs' squares)",
+        "How outputs are judged",
         SAMPLES,
         default="classification",
         choices="bitsect.sources.tasks:TASKS",
         own=True,
+        aside="without it, outputs where they are no classes (99% lets their squared error be 1% of the "
+        "float outputs' squares)",
         python="str | Task | Callable[..., Any]",
     )
     output: str | None = option(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.text import Text
 
-from ..values.cost import megabytes
-from ..values.evaluation import accuracy_shown
-from ..values.format import FLOAT
-from .story import BAD, GOOD, OPEN, UNSURE, BlameStory, Scored, Seen, ShownRow, Story
+from ...values.cost import megabytes
+from ...values.evaluation import accuracy_shown
+from ...values.format import FLOAT
+from ..story import BAD, GOOD, OPEN, UNSURE, BlameStory, Scored, Seen, ShownRow, Story
 
 LEAST, WIDE = 40, 130  # columns: what is always there, and from where on two things stand side by side
 SHOWN = 8  # layers, pairs and notes of each kind; the report and the other commands hold all
