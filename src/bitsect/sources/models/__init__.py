@@ -34,12 +34,12 @@ def load_model(spec: object, *, trust: bool = False) -> Network:
 
     `trust` lets a .pt2 file run code that its author pickled into it.
     """
-    if not isinstance(spec, str | Path) or len(spec := str(spec)) > LONGEST:
+    if not isinstance(spec, str | Path) or len(str(spec)) > LONGEST:
         raise BitsectError(
             f"a network is expected, not a {type(spec).__name__}: give a torch.nn.Module, or use {KINDS}"
         )
     with redirect_stdout(sys.stderr):  # whatever a user's code prints, stdout is for results
-        return _load(spec, trust)
+        return _load(str(spec), trust)
 
 
 def _load(spec: str, trust: bool) -> Network:
