@@ -15,8 +15,6 @@ from torch.fx import Node
 from ..errors import CaptureError
 from .operators import operator_name
 
-MOST_MADE = 2**30  # bytes that a network may make out of nothing, and four times its weights more
-
 
 def constants_of(exported: ExportedProgram) -> tuple[dict[Node, Any], dict[Node, str]]:
     """The values of the lifted placeholders, and the module path of each."""
@@ -163,17 +161,3 @@ def _memory(exported: ExportedProgram, target: str, value: Tensor) -> Any:
     if value.is_meta or not value.numel():
         return id(exported.state_dict.get(target, exported.constants.get(target)))
     return value.data_ptr(), value.shape, value.stride(), value.dtype
-
-
-def check_made(nodes: Iterable[Node], given: Mapping[Node, Any]) -> None:
-    """Refuse constants that would fill the memory: a small file may ask for any number of zeros."""
-    storages = {}
-    for node in nodes:
-        for value in pytree.tree_leaves(node.meta.get("val")) if node not in given else ():
-            if isinstance(value, Tensor) and isinstance(size := value.untyped_storage().nbytes(), int):
-                storages[value.untyped_storage()._cdata] = size
-    held = sum(value.nbytes for value in given.values() if isinstance(value, Tensor))
-    if (made := sum(storages.values())) > MOST_MADE + 4 * held:
-        raise CaptureError(
-            f"the network makes constants of {made / 2**30:.3g} GB out of nothing: make them from its inputs"
-        )

@@ -13,17 +13,10 @@ from torch.fx import Node
 
 from ..values import Layer, Place, Signature, Skipped
 from .binding import Inputs
-from .exported_program import (
-    batch_of,
-    check_made,
-    computes,
-    constants_of,
-    independent,
-    user_inputs,
-    user_outputs,
-)
+from .exported_program import batch_of, computes, constants_of, independent, user_inputs, user_outputs
 from .grouped import GROUPED
 from .layout import Layout
+from .made import check_made
 from .naming import is_recurrent, join, made_name, parameter_name, role
 from .operators import (
     CONVOLUTIONS,

@@ -34,13 +34,12 @@ def load_model(spec: object, *, trust: bool = False) -> Network:
 
     `trust` lets a .pt2 file run code that its author pickled into it.
     """
-    name = str(spec) if isinstance(spec, str | Path) else None
-    if name is None or len(name) > LONGEST:
+    if not isinstance(spec, str | Path) or len(str(spec)) > LONGEST:
         raise BitsectError(
             f"a network is expected, not a {type(spec).__name__}: give a torch.nn.Module, or use {KINDS}"
         )
     with redirect_stdout(sys.stderr):  # whatever a user's code prints, stdout is for results
-        return _load(name, trust)
+        return _load(str(spec), trust)
 
 
 def _load(spec: str, trust: bool) -> Network:
