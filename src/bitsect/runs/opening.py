@@ -20,7 +20,6 @@ from ..measure.traces import fitting_rows
 from ..network.exported_program import shapes_of
 from ..network.precision import capture_in_float32
 from ..network.program import Program
-from ..solve.confidence import split
 from ..sources.data import Samples, load_samples
 from ..sources.data.load import MEMORY
 from ..sources.models import Network, full_spec, is_read, load_model, preparation_for
@@ -34,6 +33,7 @@ from ..values.shown import LayerFacts, Structure
 from .bar import Bar
 from .estimate import fitting_batch
 from .folder import MODEL_FILE, SAMPLES_FILE, RunFolder
+from .parts import parted
 from .progress import Progress
 from .recorded import Recorded, is_kept, keep_objects, read_samples
 from .run import Run
@@ -96,7 +96,7 @@ def open_run(
         _claim(folder, known, facts, program, samples, spec)
         _remember_comparison(folder, program)
         _remember_layers(folder, program)
-        searched, held_out = _held_out(samples, resolved)
+        searched, held_out = parted(samples, resolved)
         temporary = out is None and not of_run
         run = Run(folder, program, searched, task, resolved, progress, temporary, held_out)
         run.preparation = preparation
@@ -189,33 +189,6 @@ class _Asked:
         """Refuse samples that were tried in place of the run's own, and are others."""
         if self.moved and known is not None and facts["data_fingerprint"] != known.data_fingerprint:
             raise RunError(f"{_gone(folder, known)}; those of {spec} are others")
-
-
-def _held_out(samples: Samples, settings: Settings) -> tuple[Samples, Samples | None]:
-    """The samples to calibrate and search on, and those held back from both, if that is asked for."""
-    if not settings.hold_out:
-        return samples, None
-    if samples.count < 2:
-        raise DataError("holding samples out needs at least two: give more, or pass [confidence=none]")
-    _check_families(samples, settings)
-    parts = split(samples.count, settings.seed, samples.counted_families)
-    searched, held = (samples.select(torch.from_numpy(part)) for part in parts)
-    return searched, held
-
-
-def _check_families(samples: Samples, settings: Settings) -> None:
-    """Refuse samples that cannot be held out by families."""
-    if settings.group_by is not None and samples.families is None:
-        raise DataError(
-            f"{samples.spec} has no columns to group by '{settings.group_by}': give a table, or a folder of "
-            "images"
-        )
-    families = samples.counted_families
-    if families is not None and len(set(families.tolist())) < 2:
-        raise DataError(
-            f"{samples.spec} is one group of samples, none of which can be held out: give more, or pass "
-            "[confidence=none]"
-        )
 
 
 def own_samples(model: Any, name: str = "calibration") -> str:
