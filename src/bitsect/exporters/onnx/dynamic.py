@@ -25,12 +25,12 @@ def quantise_input(nodes: Nodes, site: Site, known: dict[Value, Value]) -> Codes
     if value not in known:
         known[value] = nodes.add("DynamicQuantizeLinear", [value], f"{value.name}.dynamic", outputs=3)
     x, x_scale, x_zero = known[value].producer().outputs
-    w, w_scale, w_zero = weight.inputs
-    inputs = [x, w, x_scale, w_scale, x_zero, w_zero]
+    w, w_scale = weight.inputs[:2]
+    inputs = [x, w, x_scale, w_scale, x_zero]
     found = bias_after(nodes, product)
     if found is not None and found[1].shape == shape[1:]:
         product, bias = found
-        inputs.append(nodes.add_constant(f"{site.name}.bias", bias))
+        inputs += [None, nodes.add_constant(f"{site.name}.bias", bias)]  # zero points of 0 cost time
     result = nodes.add("MatMulIntegerToFloat", inputs, site.name, domain=MICROSOFT)
     site.kernel = result.producer()
     replace(product, result)

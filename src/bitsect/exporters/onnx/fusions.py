@@ -32,11 +32,11 @@ def take_bias(nodes: Nodes, site: Site) -> None:
     shape = tuple(weight.inputs[0].shape)
     if len(shape) != 2 or bias.shape != shape[1:] or attribute(weight, "axis", 1) != 1:
         return
-    (x, x_scale, x_zero), (w, w_scale, w_zero) = values.inputs, weight.inputs
+    (x, x_scale, x_zero), (w, w_scale) = values.inputs, weight.inputs[:2]
     constant = nodes.add_constant(f"{site.name}.bias", bias)
     result = nodes.add(
         "MatMulIntegerToFloat",
-        [x, w, x_scale, w_scale, x_zero, w_zero, constant],
+        [x, w, x_scale, w_scale, x_zero, None, constant],  # zero points of 0 cost time
         site.name,
         domain=MICROSOFT,
     )
