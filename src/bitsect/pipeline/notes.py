@@ -76,14 +76,14 @@ def notes_on_test(run: Run, unseen: Samples | None) -> tuple[str, ...]:
 def notes_on_population(promise: Promise | None, tested: Tested | None) -> tuple[str, ...]:
     """Said where samples that a promise rests on and test samples are not of one kind.
 
-    The accuracies of the float network on both differ by more than two standard errors of the difference.
+    The accuracies of the float network on both differ by more than three standard errors of the difference.
     """
     if promise is None or tested is None or not promise.accuracy:
         return ()
     there, here = promise.accuracy["float"], tested.float.accuracy
     counts = promise.samples, tested.float.total
     variance = sum(a * (1 - a) / n for a, n in zip((there, here), counts, strict=True) if 0 <= a <= 1)
-    if min(counts) < 2 or abs(there - here) <= 2 * math.sqrt(variance):
+    if min(counts) < 2 or abs(there - here) <= 3 * math.sqrt(variance):
         return ()
     return (
         f"the float network is {there:.2%} right on the held-out samples and {here:.2%} on the test samples, "
