@@ -363,6 +363,15 @@ def test_a_configuration_that_claims_more_than_its_weights_is_refused_before_it_
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began < 200_000  # kB
 
 
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/tmp/outside.safetensors", "a/../../b", ".."])
+def test_weights_outside_of_their_folder_are_refused(copy: Path, name: str) -> None:
+    (copy / "model.safetensors").rename(copy.parent / "outside.safetensors")
+    index = {"metadata": {}, "weight_map": {"bert.embeddings": name}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BitsectError, match=f"'{name}' is no file of its folder"):
+        load_hf(f"hf:{copy}")
+
+
 def test_weights_that_are_no_file_are_refused(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     os.mkfifo(copy / "model.safetensors")

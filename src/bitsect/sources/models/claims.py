@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import BitsectError
+from ...files import read_json
 
 # Beyond what any network has: for numbers of which no file says how large they may be.
 MOST_NUMBERS, MOST_TENSORS = 10_000_000, 10_000
@@ -37,6 +38,13 @@ class Held:
         """What the files in `folder` hold; None where there are none."""
         from safetensors import safe_open
 
+        for index in sorted(folder.glob("*.index.json")):
+            named = read_json(index, what="list of weight files").get("weight_map", {}).values()
+            outside = [name for name in map(str, named) if not re.fullmatch(r"[\w.-]+", name) or ".." in name]
+            if outside:
+                raise BitsectError(
+                    f"{index}: '{outside[0][:80]}' is no file of its folder: save the network again"
+                )
         numbers = tensors = 0
         for path in sorted(folder.glob("*.safetensors")):
             if not path.is_file():
