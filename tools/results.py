@@ -24,6 +24,8 @@ NAMES = {
     "efficientnet-lite0": "EfficientNet-Lite0",
     "mobilenetv2": "MobileNetV2",
     "minilm-sst2": "MiniLM on SST-2",
+    "minilm-squad": "MiniLM on SQuAD",
+    "resnet50": "ResNet-50",
 }
 Rows = list[dict[str, str]]
 
@@ -202,6 +204,42 @@ def files() -> str:
     return table(heads, rows)
 
 
+def rivals() -> str:
+    """Our file and the best of the runtime's own tools, on each network in each runtime."""
+    rows = []
+    found = read("rivals.csv")
+    for network, runtime in dict.fromkeys((row["network"], row["for"]) for row in found):
+        of = [row for row in found if (row["network"], row["for"]) == (network, runtime)]
+        (ours,) = (row for row in of if row["file"] == "bitsect")
+        theirs = [row for row in of if row is not ours and row["time"]]
+        keep = [row for row in theirs if float(row["kept"]) >= 0.99] or theirs
+        best = min(keep, key=lambda row: float(row["time"]), default=None)
+        rows.append([NAMES.get(network, f"`{network}`"), runtime, *_cells(ours)])
+        rows[-1] += ["none", "", "", ""] if best is None else [f"`{best['file']}`", *_cells(best)[:3]]
+    heads = ["network", "runtime", "kept", "time", "size", "CPU s", "best of theirs", "kept", "time", "size"]
+    return table(heads, rows)
+
+
+def _cells(row: dict[str, str]) -> list[str]:
+    proven = "" if row["outcome"] == "proven" else "*"
+    kept, time, size = float(row["kept"]), float(row["time"]), float(row["size"])
+    return [f"{kept:.1%}{proven}", f"{time:.3f}", f"{size:.3f}", f"{float(row['cpu_s']):.0f}"]
+
+
+def passes() -> str:
+    """What an answer costs, as a whole and by its longest stages."""
+    rows = []
+    found = read("passes.csv")
+    for network in dict.fromkeys(row["network"] for row in found):
+        of = [row for row in found if row["network"] == network]
+        (whole,) = (row for row in of if row["stage"] == "the whole")
+        stages = sorted((row for row in of if row is not whole), key=lambda row: -float(row["cpu_s"]))
+        longest = ", ".join(f"{row['stage']} {float(row['passes']):.1f}" for row in stages[:3])
+        name = NAMES.get(network, f"`{network}`")
+        rows.append([name, whole["outcome"], whole["samples"], whole["cpu_s"], whole["passes"], longest])
+    return table(["network", "answer", "samples", "CPU s", "passes", "longest stages"], rows)
+
+
 def predicted() -> str:
     """How far predicted times of unseen plans are from measured ones, at worst."""
     found = read("predicted.csv")
@@ -262,6 +300,8 @@ TABLES = {
     "coverage": coverage,
     "power": power,
     "files": files,
+    "rivals": rivals,
+    "passes": passes,
     "predicted": predicted,
     "metrics": metrics,
     "workers": workers,

@@ -1,7 +1,7 @@
 """The ledger: which searches had their plans proven on which samples, and what that leaves to the next.
 
 Ten searches that may each err in 5 of 100 cases err together far more often. So the error of a promise is
-spent over all searches on the same samples: the k-th may spend 0.83 / k³ of it, which adds up to the
+spent over all searches on the same samples: the k-th may spend 6 / (π² k²) of it, which adds up to the
 whole, and besides what the one before it did not lose. Only plans that are not proven cost a search a part
 of what it has (the fallback procedure, for any number of questions). Samples are the same where any of them
 are, whatever the seed, the file or the run. The ledger is kept in the run, where [fresh=True] leaves it,
@@ -10,6 +10,7 @@ and beside the run for all runs there.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,6 @@ from ..errors import BitsectError, RunError
 from .disk import json_text, lock, open_file, read_json_object, reading, write_text
 
 OWN, SHARED, LOCK = "ledger.json", ".bitsect-ledger.json", ".bitsect-ledger.lock"
-ZETA = 1.2020569031595942  # 1 + 1/2³ + 1/3³ + …
 SKETCH = 128  # digests that a set of samples is known by: its least ones
 WAIT_SECONDS = 30.0  # for others who write in the ledger, which takes them no time
 WAY_OUT = "move it away only if no plan was ever proven on these samples"
@@ -40,12 +40,12 @@ class Search:
 
 
 def share(number: int) -> float:
-    """The part of the level that is set aside for the search of this number: 1 / (ζ(3) k³).
+    """The part of the level that is set aside for the search of this number: 6 / (π² k²).
 
     >>> [round(share(number), 3) for number in (1, 2, 3)]
-    [0.832, 0.104, 0.031]
+    [0.608, 0.152, 0.068]
     """
-    return 1 / (ZETA * number**3)
+    return 6 / (math.pi * number) ** 2
 
 
 def in_words(number: int) -> str:
