@@ -363,6 +363,17 @@ def test_a_configuration_that_claims_more_than_its_weights_is_refused_before_it_
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began < 200_000  # kB
 
 
+def test_a_tokenizer_that_gives_up_is_told(copy: Path, tmp_path: Path) -> None:
+    """A pattern that takes longer with every letter, which its library gives up on."""
+    made = json.loads((copy / "tokenizer.json").read_text())
+    pattern = {"type": "Split", "pattern": {"Regex": r"(a+)+$|(\w+\s?)+z"}, "behavior": "Isolated"}
+    (copy / "tokenizer.json").write_text(json.dumps({**made, "pre_tokenizer": {**pattern, "invert": False}}))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"sentence": "a" * 60 + " b", "label": 0}) + "\n")
+    with pytest.raises(BitsectError, match="its tokenizer gives up on a text of"):
+        bitsect.evaluate(f"hf:{copy}", str(rows))
+
+
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/tmp/outside.safetensors", "a/../../b", ".."])
 def test_weights_outside_of_their_folder_are_refused(copy: Path, name: str) -> None:
     (copy / "model.safetensors").rename(copy.parent / "outside.safetensors")

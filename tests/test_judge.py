@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from bitsect.errors import BitsectError, DataError, OptionError
 from bitsect.exporters.onnx.write import write_onnx
 from bitsect.exporters.subject import Subject
 from bitsect.network.capture import capture
+from bitsect.reports.terminal.files import verdict_lines
 from bitsect.rounding.rounder import Rounder
 from bitsect.sources.data import load_samples
 from bitsect.sources.models.zoo import load_network
@@ -185,6 +187,9 @@ def test_what_does_not_run_is_said_of_its_file_alone(files: Path, tmp_path: Path
         assert expected in words
         assert len(words) < 500
         assert "\n" not in words
+    timed = replace(verdict, reference=replace(verdict.reference, ms={1: 2.0}))  # as it is without --no-time
+    shown = "".join(each for each in verdict_lines(timed) if isinstance(each, str))
+    assert "broken.onnx: " in shown
 
 
 def test_a_network_is_written_as_a_file_and_answers_without_labels_are_floats_own(files: Path) -> None:

@@ -112,7 +112,13 @@ def watched(tmp_path: Path, program: list[str], *, lines: str = "") -> tuple[str
     home = Path(choose.__code__.co_filename).parents[1]
     env = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{home}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        program, cwd=tmp_path / "downloads", input=lines, capture_output=True, text=True, env=env, timeout=300
+        program,
+        cwd=tmp_path / "downloads",
+        input=lines,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=3000,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "mark").exists(), (tmp_path / "mark").read_text()

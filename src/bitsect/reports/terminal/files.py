@@ -60,10 +60,9 @@ def _cells(verdict: Verdict, row: JudgedFile, threads: list[int]) -> list[str]:
     cells = ["–" if share is None else f"{share:.2%}" for share in (row.accuracy, row.kept)]
     cells.append("–" if row.changed is None else f"{row.changed:,}")
     for count in threads:
-        ratio = verdict.ratio(row, count)
-        own = ratio is None or row is verdict.reference
-        shown = f"{row.ms[count]:.3g} ms" if own and count in row.ms else f"× {ratio:.2f}"
-        cells.append("–" if count not in row.ms else shown)
+        ratio = None if row is verdict.reference else verdict.ratio(row, count)
+        own = f"{row.ms[count]:.3g} ms" if count in row.ms else "–"  # as of a file that does not run
+        cells.append(own if ratio is None else f"× {ratio:.2f}")
     cells.append(megabytes(row.size_bytes) if row.size_bytes else "–")
     cells.append("–" if row.kernels is None else f"{row.kernels.integer} + {row.kernels.floats}")
     return cells

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
+from ...files import first_line
 from ..preparation import Reading
 from ..tasks.outputs import IGNORED
 from .columns import NamedColumns
@@ -24,6 +25,19 @@ FILLERS = {"attention_mask": 0, "token_type_ids": 0}
 
 def encode(records: Records, reading: Reading) -> Sequences:
     """The samples that `records` hold, for the task of `reading`."""
+    try:
+        return _encoded(records, reading)
+    except BaseException as error:
+        # What a tokenizer's own library raises where it gives up is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            f"{reading.preparation.name}: its tokenizer gives up on a text of {records.title} "
+            f"({first_line(error)}): name another with [processor=hf:FOLDER], or give tokens"
+        ) from error
+
+
+def _encoded(records: Records, reading: Reading) -> Sequences:
     if "input_ids" in records.columns:
         return _tokenized(records, reading)
     if reading.task.startswith("question-answering"):
