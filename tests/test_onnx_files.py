@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import bitsect
 from bitsect.errors import BitsectError, ExportError
+from bitsect.exporters.runtimes import onnxruntime as onnxruntime_models
 from bitsect.exporters.runtimes import vetting
 from bitsect.runs.progress import Progress
 
@@ -186,3 +188,46 @@ def test_masks_may_be_infinite(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     vetting.check_onnx(path)
     assert evaluated(path).samples == 8
+
+
+def test_a_loop_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime_models, "LONGEST_RUN", 0.2)
+    kinds = TensorProto
+
+    def value(name: str, kind: int, shape: list[Any] | None) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    nodes = [helper.make_node("Identity", [name], [f"{name}2"]) for name in ("on", "v")]
+    given = [value("i", kinds.INT64, []), value("on", kinds.BOOL, []), value("v", kinds.FLOAT, None)]
+    body = helper.make_graph(
+        nodes, "body", given, [value("on2", kinds.BOOL, []), value("v2", kinds.FLOAT, None)]
+    )
+    loop = helper.make_node("Loop", ["", "always", "x"], ["y"], body=body)
+    ends = [value(name, kinds.FLOAT, ["batch", 4]) for name in "xy"]
+    always = helper.make_tensor("always", kinds.BOOL, [], [True])
+    graph = helper.make_graph([loop], "graph", ends[:1], ends[1:], [always])
+    path = tmp_path / "loop.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    with pytest.raises(BitsectError, match=r"loop.onnx: no answer for one batch in 0.2 seconds"):
+        onnxruntime_models.OnnxModel(path).run_flat(torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("steps", [28, 0])
+def test_functions_that_grow_without_end_are_refused_before_a_runtime_puts_them_in_place(
+    tmp_path: Path, steps: int
+) -> None:
+    """Each calls the next one twice, or itself."""
+    names = [f"F{number}" for number in range(steps + 1)]
+    opsets = [helper.make_opsetid("mine", 1), helper.make_opsetid("", 18)]
+    functions = []
+    for name, called in zip(names, [*names[1:], "Relu" if steps else "F0"], strict=True):
+        domain = "" if called == "Relu" else "mine"
+        nodes = [helper.make_node(called, [a], [b], domain=domain) for a, b in ("ac", "cb")]
+        functions.append(helper.make_function("mine", name, ["a"], ["b"], nodes, opsets))
+    node = helper.make_node("F0", ["x"], ["y"], domain="mine")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy"]
+    graph = helper.make_graph([node], "graph", ends[:1], ends[1:])
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=9), path)
+    with pytest.raises(ExportError, match=r"its functions stand for more than 1,000,000 operators"):
+        bitsect.evaluate_file(path, (np.zeros((2, 4), np.float32), np.zeros(2, np.int64)))

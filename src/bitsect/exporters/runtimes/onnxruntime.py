@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ...sources.tasks.tally import Tally
 from ...sources.tasks.task import Task
 
 BATCH = "bitsect.batch"  # how many samples run at once, in a file whose ranges hang on what is in a batch
+LONGEST_RUN = 1200  # seconds for one batch; a file may loop for ever
 TIMING_SECONDS = 1.0  # that each model is timed for
 Array = np.ndarray[Any, Any]
 
@@ -123,10 +125,23 @@ class OnnxModel:
             raise DataError(f"{self.path}: an output is no tensor: {first_line(error)}") from None
 
     def _run(self, feed: dict[str, Array]) -> list[Array]:
+        from onnxruntime import RunOptions
+
+        options = RunOptions()
+        options.log_severity_level = 4  # what goes wrong is said below
+        watch = Timer(LONGEST_RUN, setattr, (options, "terminate", True))
+        watch.daemon = True
+        watch.start()
         try:
-            outputs: list[Array] = self.session.run(None, feed)
+            outputs: list[Array] = self.session.run(None, feed, options)
         except Exception as error:
+            if options.terminate:
+                raise DataError(
+                    f"{self.path}: no answer for one batch in {LONGEST_RUN:,} seconds: a loop without end?"
+                ) from None
             raise DataError(f"ONNX Runtime cannot run these samples: {first_line(error)}") from error
+        finally:
+            watch.cancel()
         return outputs
 
     def _named(self, inputs: Inputs) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from ...files import reading
 
 # Whose constants are weights and scales; others, such as masks, may be infinite.
 MULTIPLIES = ("Conv", "MatMul", "Gemm", "QuantizeLinear", "Normalization")
+MOST_OPERATORS = 1_000_000
 IN_MEMORY = "_ORT_MEM_ADDR_"  # by which ONNX Runtime is told of an address in place of a file
 
 
@@ -40,7 +42,30 @@ def check_onnx(path: Path) -> None:
                         f"{path}: the values of '{name[:80]}' {why[:200]}: save the model in one file, or "
                         "with its weights beside it"
                     )
+        if model.functions and _operators(model) > MOST_OPERATORS:
+            raise ExportError(
+                f"{path}: its functions stand for more than {MOST_OPERATORS:,} operators: export without them"
+            )
         _check_numbers(path, messages)
+
+
+def _operators(model: Any) -> float:
+    """How many operators `model` has with functions put where they are called; no end of them in a circle."""
+    bodies = {(each.domain, each.name): each for each in model.functions}
+    sizes: dict[tuple[str, str], float] = {}
+
+    def size(message: Any) -> float:
+        total = 0.0
+        for node in _messages(message):
+            if type(node).__name__ == "NodeProto":
+                called = node.domain, node.op_type
+                if called in bodies and called not in sizes:
+                    sizes[called] = math.inf
+                    sizes[called] = size(bodies[called])
+                total += 1 + sizes.get(called, 0)
+        return total
+
+    return size(model.graph)
 
 
 def _messages(message: Any) -> Iterator[Any]:
