@@ -677,6 +677,24 @@ def test_accuracy_near_chance_is_noted() -> None:
     assert any("gives 48 of 48 samples the same answer: agreement says little" in n for n in same.notes)
 
 
+def test_accuracy_that_is_low_is_noted() -> None:
+    model = nn.Linear(6, 10)
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+    y = model(x).argmax(1)
+    y[:140] = torch.arange(140) % 10
+    result = quantize(model, (x, y), metric="random", target=0.5)
+    assert any("of the samples right: check the labels" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("task", "columns"), [("multi-label", 3), ("binary", 1)])
+def test_probabilities_are_no_logits(task: str, columns: int) -> None:
+    model = nn.Sequential(nn.Linear(6, columns), nn.Sigmoid())
+    x, y = torch.randn(FEW, 6), torch.randint(2, (FEW, columns))
+    with pytest.raises(DataError, match=f"the network ends in a sigmoid, and the task {task} goes by"):
+        quantize(model, (x, y if columns > 1 else y[:, 0]), task=task, target=0.5)
+    assert quantize(model[:1], (x, y if columns > 1 else y[:, 0]), task=task, target=0.5).plan
+
+
 class Normalised(nn.Module):
     """A layer whose inputs are normalised over the batch, or blurred."""
 

@@ -6,10 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
+from ..errors import DataError
 from ..names import some
 from ..network.comparison import draws_numbers
 from ..network.exported_program import example_outputs
+from ..network.operators import operator_name
 from ..network.outputs import mixes_samples, output_axes
 from ..network.remarks import remarks, unseen_layers
 from ..runs.run import Run
@@ -43,11 +47,23 @@ def notes_on_samples(run: Run, judge: Judge, float_network: Evaluation, goal: Go
     """What the float network's accuracy says of the samples: told at once, before the long work."""
     # Where a plan is promised, others than these samples decide, and what they can prove is said of them.
     target = goal.target if goal.confidence is None else None
+    _check_end(run)
     notes = (*_about_judge(run, judge), *_about_samples(run, judge.labels, float_network, target))
     notes += tuple(meaning(run, goal.target, float_network))
     for note in notes:
         run.progress.say(note)
     return notes
+
+
+def _check_end(run: Run) -> None:
+    """Refuse probabilities where a task asks for the sign of logits: every class would count as given."""
+    ends = [each for each in tree_leaves(run.program.contents.outputs) if isinstance(each, Node)]
+    signed = run.task.name in ("multi-label", "binary")
+    if signed and [operator_name(each.target) for each in ends] == ["sigmoid"]:
+        raise DataError(
+            f"the network ends in a sigmoid, and the task {run.task.name} goes by the sign of its inputs: "
+            "leave the sigmoid out"
+        )
 
 
 def notes_on_promise(
@@ -223,6 +239,11 @@ def _near_chance(task: Task, labels: Tensor, judged: Evaluation, agreement: bool
         return
     n, share = judged.total, task.chance(labels)
     perfect = judged.correct == n and not agreement
+    if not agreement and task.chance is not None and n * share < judged.correct < n / 2:
+        yield (
+            f"the float network gets only {judged.correct / n:.0%} of the samples right: check the labels, "
+            "and that inputs are normalised as it was trained with"
+        )
     if perfect or judged.correct > n * share + 2 * math.sqrt(n * share * (1 - share)):
         return
     if agreement:
