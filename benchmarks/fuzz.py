@@ -186,9 +186,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.noticed: list[str] = []
-        self.own = [
-            str(Path(each).resolve()) for each in (*sys.path[1:], sys.prefix, sys.base_prefix) if each
-        ]
+        self.own = [str(Path(each).resolve()) for each in (*sys.path, sys.prefix, sys.base_prefix) if each]
         self.own += [str(Path(__file__).parent), str(Path(sys.modules["bitsect"].__file__ or "").parent)]
         self.busy = False
 

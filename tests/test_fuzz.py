@@ -52,7 +52,7 @@ did("import", "import other")
 def test_what_must_not_be_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "other.py").touch()
     code = SEEN.format(benchmarks=str(Path(fuzz.__file__).parent))
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=env, check=True
     )

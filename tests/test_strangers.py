@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from bitsect import names
 from bitsect.errors import BitsectError, OptionError
 from bitsect.names import choose, python_command, resolve, user_folders
 
@@ -69,6 +70,12 @@ class Small(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(torch.relu(self.conv(x)).flatten(1))
+
+
+@pytest.fixture(autouse=True)
+def named_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests' folders, in which users named modules, are not looked in."""
+    monkeypatch.setattr(names, "_user_folders", [])
 
 
 @pytest.fixture
@@ -148,7 +155,6 @@ def test_no_command_runs_code_of_the_current_folder(folder: Path, tmp_path: Path
         "judge small.onnx small.pt2 --data data.npz --target 50%",
         "latency run --for a100",
         "import-latency mine.gemm.csv --out table.json",
-        "paper scores run --out paper",
         "recipe list",
         "quantize net.pt2 --recipe mine.toml --data data.npz --out run3",
     ]
