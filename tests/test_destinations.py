@@ -26,8 +26,8 @@ from bitsect.latency.clock import Clock
 from bitsect.latency.fit import Pieces, fit_table
 from bitsect.latency.machine import Machine
 from bitsect.latency.profiles import import_profiles
-from bitsect.latency.timed import Written, takes
 from bitsect.latency.timings import VERSION, Time, Timings
+from bitsect.latency.written import TimingModel, takes
 from bitsect.network.capture import capture
 from bitsect.rounding.boundaries import boundaries
 from bitsect.rounding.rounder import Rounder
@@ -355,12 +355,16 @@ def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path: Path, monkeypatch:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Path]:
-    return Written.of(residual()[1], seeded(1, 3, 8, 8), "onnxruntime"), tmp_path_factory.mktemp("written")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[TimingModel, Path]:
+    return TimingModel.of(residual()[1], seeded(1, 3, 8, 8), "onnxruntime"), tmp_path_factory.mktemp(
+        "written"
+    )
 
 
 @pytest.mark.parametrize("format", [FLOAT, INT8])
-def test_a_piece_computes_what_the_whole_does_there(format: Format, written: tuple[Written, Path]) -> None:
+def test_a_piece_computes_what_the_whole_does_there(
+    format: Format, written: tuple[TimingModel, Path]
+) -> None:
     network, folder = written
     path = network.write(Plan.uniform(LAYERS, format), folder / f"{format}.onnx")
     graph, feed = WrittenGraph(path), feed_of(path, network.inputs)
@@ -608,7 +612,7 @@ def profile_of(path: Path, folder: Path) -> Path:
     return Path(session.end_profiling())
 
 
-def test_profiles_of_onnxruntime_become_a_table(written: tuple[Written, Path], tmp_path: Path) -> None:
+def test_profiles_of_onnxruntime_become_a_table(written: tuple[TimingModel, Path], tmp_path: Path) -> None:
     network, folder = written
     files = {
         format: profile_of(network.write(Plan.uniform(LAYERS, format), folder / f"p-{format}.onnx"), tmp_path)
@@ -679,7 +683,7 @@ def test_what_is_no_profile_is_one_line(content: str, message: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_in_the_process_apart_takes_what_the_network_takes(written: tuple[Written, Path]) -> None:
+def test_a_model_in_the_process_apart_takes_what_the_network_takes(written: tuple[TimingModel, Path]) -> None:
     network, folder = written
     path = network.write(Plan.uniform(LAYERS), folder / "whole.onnx")
     assert feed_of(path, network.inputs).keys() == OnnxModel(path).inputs.keys()

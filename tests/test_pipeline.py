@@ -755,6 +755,9 @@ class TwoHeads(nn.Module):
         return {"hidden": h[:, None], **{n: f(h) for n, f in zip(self.names, self.heads, strict=True)}}
 
 
+ASIDE = "the mean over outputs and samples; labels are left aside"
+
+
 def rows(count: int = FEW) -> Tensor:
     return torch.randn(count, 6, generator=torch.Generator().manual_seed(2))
 
@@ -766,8 +769,9 @@ def test_the_output_that_is_judged_is_said_and_part_of_the_run(tmp_path: Path) -
     assert "output 'pooler_output' is what is judged, not hidden: output='NAME' takes another" in pooled.notes
     torch.manual_seed(0)
     model, ask["out"] = TwoHeads(("start_logits", "end_logits")), tmp_path / "two"
-    with pytest.raises(DataError, match=r"several outputs could be the logits \(start_logits, end_logits\)"):
-        bitsect.quantize(model, rows(), **ask)
+    unclear = bitsect.quantize(model, rows(), **{**ask, "out": None})  # which of them, nobody said
+    assert unclear.run.task.name == "outputs"
+    assert any(ASIDE in note for note in unclear.notes)
     result = bitsect.quantize(model, rows(), output="end_logits", fresh=True, **ask)
     assert json.loads((tmp_path / "two" / "run.json").read_text())["output"] == "end_logits"
     with torch.no_grad():
@@ -789,10 +793,10 @@ def test_a_network_with_one_logit_is_judged_by_its_sign() -> None:
         signs = (model(rows())[:, 0] > model(rows()).median()).long()
         model[2].bias -= model(rows()).median()
     ask = {"method": "paper", "target": 0.999, "metric": "single"}
-    with pytest.raises(DataError, match="may be a logit or a quantity: for a logit judge by task binary"):
-        bitsect.quantize(model, rows(), **ask)
-    with pytest.raises(DataError, match="a logit if labels are 0 or 1, not label 2"):
-        bitsect.quantize(model, (rows(), signs * 2), **ask)
+    for data in (rows(), (rows(), signs * 2)):  # a logit, or a quantity?
+        unclear = bitsect.quantize(model, data, **ask)
+        assert unclear.run.task.name == "outputs"
+        assert any(ASIDE in note for note in unclear.notes)
     agreed = bitsect.quantize(model, rows(), task="binary", **ask)
     labelled = bitsect.quantize(model, (rows(), signs.float()), **ask)
     for result in (agreed, labelled):
@@ -805,8 +809,8 @@ def test_a_network_with_one_logit_is_judged_by_its_sign() -> None:
 def test_a_task_of_ones_own_without_labels_is_told_what_it_needs() -> None:
     with pytest.raises(DataError, match="needs labels"):
         quantize(small(), images(), task=lambda outputs, labels: torch.ones(len(labels)))
-    with pytest.raises(DataError, match="one integer for each sample; for anything else give a task of your"):
-        quantize(small(), (images(), torch.zeros(FEW, 2, dtype=torch.long)))
+    several = quantize(small(), (images(), torch.zeros(FEW, 2, dtype=torch.long)))
+    assert any(ASIDE in note for note in several.notes)
 
 
 def test_the_samples_of_a_run_come_in_a_seeded_random_order(tmp_path: Path) -> None:
@@ -1050,20 +1054,20 @@ def test_killed_anywhere_the_same_command_ends_with_the_same_bytes(
 ) -> None:
     from bitsect.cli import main
 
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole, parts = tmp_path / "one" / "run", tmp_path / "other" / "run"  # apart: a folder has one ledger
     (tmp_path / "killed_network.py").write_text(NETWORK)
     np.savez(tmp_path / "some.npz", x=np.random.default_rng(0).normal(size=(24, 1, 8, 8)))
     command = ["quantize", "killed_network:network", "--data", "some.npz", "--test-data", "some.npz"]
     command += ["--target", "95%", "--probes", "8", "--threads", "1", "--batch-size", "8", "--method", method]
-    command += ["--out"]
+    command += ["--for", "bits", "--out"]  # where nothing is timed, which differs from run to run
     for moment in (1, 9, 21):
-        dying = [sys.executable, "-c", KILLED, str(moment), *command, "parts"]
+        dying = [sys.executable, "-c", KILLED, str(moment), *command, "other/run"]
         done = subprocess.run(dying, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == -9, done.stderr
     monkeypatch.chdir(tmp_path)
-    for name in ("parts", "whole"):
+    for name in ("other/run", "one/run"):
         monkeypatch.setattr(sys, "argv", ["bitsect", *command, name])
-        with pytest.raises(SystemExit, match="0"):
+        with pytest.raises(SystemExit, match=r"^[03]$"):  # so few samples prove nothing
             main()
     names = {str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file()}
     assert names == {str(file.relative_to(parts)) for file in parts.rglob("*") if file.is_file()}

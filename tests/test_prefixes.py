@@ -53,9 +53,9 @@ class Counted(Program):
 
     steps_taken = 0
 
-    def _walk(self, values: Any, start: int, stop: int, *more: Any, **named: Any) -> None:
+    def _walk(self, values: Any, rows: int, start: int, stop: int, *more: Any, **named: Any) -> None:
         self.steps_taken += stop - start
-        super()._walk(values, start, stop, *more, **named)
+        super()._walk(values, rows, start, stop, *more, **named)
 
 
 @pytest.mark.parametrize("room", [0.0, 3e5, 1e9])

@@ -148,10 +148,10 @@ def test_quantize_expects_the_stages_that_it_has() -> None:
     for options in ({"destination": "bits"}, {"method": "paper", "probes": 2}, fisher, linear):
         watch = Watch()
         bitsect.quantize("zoo:fashion-resnet", draw=24, target=0.5, threads=1, progress=watch, **options)
-        (expected,) = watch.expected
+        expected = {stage for each in watch.expected for stage in each}
         done = set(watch.seconds)
         assert done - {"capture", "report"} <= {*expected, "float"}, (done, expected)
-        assert watch.forecast.left() == 0
+        assert watch.forecast.left() == pytest.approx(0, abs=0.5)  # what was not needed
 
 
 def test_compare_and_blame_tell_the_time_of_the_whole(tmp_path: Path) -> None:

@@ -211,11 +211,10 @@ def test_quantised_with_the_default_metric_exported_and_proven(name: str, tmp_pa
         output = model(**x) if isinstance(x, dict) else model(x)
     answers = (output.logits if name == "Mixtral" else output).argmax(1)
     settings = bitsect.Settings(placement="onnxruntime", threads=1)
-    result = bitsect.quantize(
-        model, (x, answers), target=0.9, settings=settings, probes=4, out=tmp_path / "run"
-    )
-    assert result.target_met
-    assert all(score >= 0 for score in result.scores.values)
+    asked = {"target": 0.9, "destination": "bits", "formats": "int8", "out": tmp_path / "run"}
+    result = bitsect.quantize(model, (x, answers), settings=settings, **asked)
+    assert result.target_met is not False
+    assert all(score >= 0 for score in bitsect.sensitivity(tmp_path / "run").values)
     assert all("embedding" in item.reason for item in result.run.program.skipped)
     assert not any(format.is_float for format in result.plan.formats.values())
     delivery = export(tmp_path / "run", tmp_path / "net.onnx")  # of the program that the folder holds

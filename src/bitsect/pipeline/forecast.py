@@ -14,7 +14,7 @@ from ..runs.run import Run
 from ..solve.allowed import Allowed, allowed_formats
 from ..solve.metrics import metric_named
 from ..sources.data import Samples
-from ..values import Goal, LatencyTable, Scoring, Settings
+from ..values import Format, Goal, LatencyTable, Scoring, Settings
 from ..values.trial import Setup
 from .methods import FRONTIER
 from .problem import DAMAGE_SAMPLES
@@ -31,10 +31,11 @@ LATER = "later"  # no stage, but all those of other trials
 RUNGS = 2  # plans that a promise asks about
 
 
-def passes_of_cheapest(run: Run, held_out: Samples | None, unseen: Samples | None) -> dict[str, float]:
+def passes_of_cheapest(
+    run: Run, goal: Goal, held_out: Samples | None, unseen: Samples | None
+) -> dict[str, float]:
     """Passes of every stage where the cheapest plan is the answer."""
-    calibrated = CALIBRATED.get(run.settings.range, 3.0) * len(run.samples)
-    first = {"calibrate": calibrated, "cheapest": ROUNDED * len(run.samples)}
+    first = _rounding(run, run.settings, goal.formats) | {"cheapest": ROUNDED * len(run.samples)}
     return first | _afterwards(run, held_out, unseen)
 
 
@@ -105,11 +106,7 @@ def _searching(
 ) -> dict[str, float]:
     """What is measured for a search, and the search."""
     samples, layers, formats = len(run.samples), len(run.layers), _steps(allowed)
-    few = [format for format in allowed.all if is_fitted(settings.rounding, format)]
-    passes = {
-        "calibrate": CALIBRATED.get(settings.range, 3.0) * samples,
-        "gptq": FITTED * min(samples, 1024) * len(few),
-    }
+    passes = _rounding(run, settings, allowed.all)
     if goal.search == FRONTIER:
         passes["damage"] = ROUNDED * min(samples, DAMAGE_SAMPLES) * layers * formats / 2
         judged = JUDGED[FRONTIER]
@@ -119,6 +116,16 @@ def _searching(
         judged = layers * formats if goal.search.endswith("progressive") else judged
     passes["search"] = ROUNDED * judged * samples
     return passes
+
+
+def _rounding(run: Run, settings: Settings, formats: Iterable[Format]) -> dict[str, float]:
+    """What ranges and fitted weights take."""
+    samples = len(run.samples)
+    few = [format for format in formats if is_fitted(settings.rounding, format)]
+    return {
+        "calibrate": CALIBRATED.get(settings.range, 3.0) * samples,
+        "gptq": FITTED * min(samples, 1024) * len(few),
+    }
 
 
 def _scoring(scoring: Scoring, samples: int, layers: int) -> dict[str, float]:

@@ -114,7 +114,7 @@ def quantize(
         early += notes_on_test(run, unseen)
         prover, found, promise, scores = Prover.of(run, goal, held_out, scoring), None, None, None
         if is_tried_first(goal):
-            progress.expect(passes_of_cheapest(run, held_out, unseen))
+            progress.expect(passes_of_cheapest(run, goal, held_out, unseen))
             case = Case.of(run, goal, destination, judge, roughly=True)
             found = cheapest_first(case, prover)
             promise = prover.promise(found.plan) if prover is not None and found is not None else None

@@ -37,8 +37,12 @@ class Allowed:
         return tuple(format for format in possible if format not in self.steps)
 
     def uniform(self) -> dict[str, Plan]:
-        """By its name, the plan with every layer in each of the formats, as far as pins let them."""
-        plans = {format: uniform_plan(self.possible, format) for format in self.wanted}
+        """By its name, the plan with every layer in each of the formats, as far as layers and pins let it."""
+        wanted = {FLOAT, *self.wanted}  # a layer without a format takes none that gains nothing in its place
+        ladders = {
+            name: tuple(f for f in ladder if f in wanted) or ladder for name, ladder in self.possible.items()
+        }
+        plans = {format: uniform_plan(ladders, format) for format in self.wanted}
         return {
             f"all {format}" if set(plan.values()) == {format} else f"{format} where allowed": plan
             for format, plan in plans.items()

@@ -86,8 +86,10 @@ class SavedGraph:
         if [each.type for each in (self.in_spec, *self.in_spec.children())] != [tuple, tuple, dict]:
             raise DamagedError(f"its inputs are not given by place and by name: {SAVE}")
         named = self.in_spec.children()[1].context
-        self.arguments = [*(call.get("forward_arg_names") or ()), *named]
-        if not all(NAME.fullmatch(each) and not iskeyword(each) for each in (*self.names, *self.arguments)):
+        self.arguments = list(call.get("forward_arg_names") or ())
+        every = (*self.names, *self.arguments, *named)
+        twice = len(set(self.arguments)) < len(self.arguments)
+        if twice or not all(NAME.fullmatch(each) and not iskeyword(each) for each in every):
             raise UnsafeError("its inputs have names that no function could give them")
         pairs = zip(self.names, self.inputs, strict=True)
         self.users = [name for name, spec in pairs if spec.kind == InputKind.USER_INPUT]
