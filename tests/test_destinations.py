@@ -440,7 +440,7 @@ def test_float_is_the_answer_where_nothing_is_faster(monkeypatch: pytest.MonkeyP
     from bitsect.pipeline import fastest
 
     def slow(runtime: str, plans: Any, *more: Any) -> Any:
-        return fastest.Measured("slow 1", 1, {plan: 1.0 + (FLOAT not in plan.values()) for plan in plans}, {})
+        return fastest.MeasuredFiles("slow 1", 1, {plan: 1.0 + (FLOAT not in plan.values()) for plan in plans}, {})
 
     monkeypatch.setattr(fastest, "measure", slow)
     monkeypatch.setattr("bitsect.pipeline.solving.table_for", lambda run, goal, mixed: (table_with(), ()))
@@ -464,7 +464,7 @@ def test_a_run_that_goes_on_keeps_what_was_timed(tmp_path: Path, monkeypatch: py
             if len(seen) > 1
             else (lambda plan: FLOAT in plan.values())
         )
-        return fastest.Measured("here 1", 1, {plan: 1.0 + slow(plan) for plan in plans}, {})
+        return fastest.MeasuredFiles("here 1", 1, {plan: 1.0 + slow(plan) for plan in plans}, {})
 
     monkeypatch.setattr(fastest, "measure", measure)
     asked = {"target": 0.3, "destination": "onnxruntime", "formats": "int8", "confidence": None}
