@@ -440,7 +440,9 @@ def test_float_is_the_answer_where_nothing_is_faster(monkeypatch: pytest.MonkeyP
     from bitsect.pipeline import fastest
 
     def slow(runtime: str, plans: Any, *more: Any) -> Any:
-        return fastest.MeasuredFiles("slow 1", 1, {plan: 1.0 + (FLOAT not in plan.values()) for plan in plans}, {})
+        return fastest.MeasuredFiles(
+            "slow 1", 1, {plan: 1.0 + (FLOAT not in plan.values()) for plan in plans}, {}
+        )
 
     monkeypatch.setattr(fastest, "measure", slow)
     monkeypatch.setattr("bitsect.pipeline.solving.table_for", lambda run, goal, mixed: (table_with(), ()))

@@ -257,7 +257,7 @@ def _written_weights(path: Path) -> Iterator[tuple[str, Array]]:
             axis = 0
         elif node.op_type != "DequantizeLinear":
             axis = values.ndim - 1
-        if values.ndim and scale.ndim in (0, 1) and scale.size in (1, values.shape[axis]):
+        if scale.ndim in (0, 1) and axis < values.ndim and scale.size in (1, values.shape[axis]):
             shape = [1] * values.ndim
             shape[axis] = scale.size
             zero = array(codes[2])

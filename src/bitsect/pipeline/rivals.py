@@ -32,6 +32,7 @@ from .bench import Bench, Reference
 from .prover import Numbers, Prover
 
 GAIN = 0.02  # of the time: what is less faster than this is not told apart
+NOTHING = 1e-9  # of the level: less than this proves nothing
 FLOAT = "float"
 
 
@@ -74,12 +75,14 @@ def others(run: Run, prover: Prover, goal: Goal, ours: Path) -> tuple[Other, ...
         rounder = Rounder(run.program, None, PAPER, "nearest")
         subject = Subject(run.program, rounder, prover.float_plan, run.task)
         base = write_onnx(subject, folder / "float.onnx", "portable").path
-        made = {each.path: each for each in candidates(base, run.samples, runtime, folder)}
-        ms = _times(run, runtime, [base, ours, *filter(None, made)])
+        made = candidates(base, run.samples, runtime, folder)
+        ms = _times(run, runtime, [base, ours, *(each.path for each in made if each.path is not None)])
         found, answer = list[Other](), None
-        for rival in sorted(made.values(), key=lambda each: ms.get(each.path, float("inf"))):
+        for rival in sorted(made, key=lambda each: ms.get(each.path, float("inf"))):
             other = _compared(rival, ms, base, ours)
-            if rival.path is not None and not other.said and answer is None:
+            if not other.said and answer is None and prover.left < NOTHING:
+                other = replace(other, said="faster, but no other plan may be proven on these samples")
+            elif rival.path is not None and not other.said and answer is None:
                 scores = _Scores(run, prover, base, rival.path, runtime)
                 look = prover.test_scores(scores)
                 other = replace(other, said=look.verdict)
