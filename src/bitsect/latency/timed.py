@@ -10,7 +10,7 @@ import hashlib
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -348,7 +348,20 @@ class Timer:
         where = str(self.timings.machine)
         if self.length is not None:
             where += f", sequences of length {self.length}"
-        return fit_table(pieces, measured, spread, (FLOAT, *self.formats), self.apart.engine, where)
+        table = fit_table(pieces, measured, spread, (FLOAT, *self.formats), self.apart.engine, where)
+        # Kernels alike may belong to layers that cannot all take a format: then none of them does.
+        without = {
+            (place_key(place), format)
+            for layer in self.layers
+            for format in self.formats
+            if not self._takes(layer, format)
+            for place in layer.places
+        }
+        rows_here = {
+            key: {f: None if (key, f) in without else ms for f, ms in row.items()}
+            for key, row in table.rows.items()
+        }
+        return replace(table, rows=rows_here)
 
 
 def _spreads(passes: Sequence[Times]) -> bool:
