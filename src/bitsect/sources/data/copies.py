@@ -58,7 +58,7 @@ def _near(samples: Samples, seen: Sequence[Samples], *, among_themselves: bool =
         return torch.zeros(len(samples), dtype=torch.bool)
     first = sum(map(len, seen))
     points = torch.stack([_projected([each[name] for each in held]) for name in floats]).sum(0)
-    few = points[:first][:MOST].unique(dim=0)
+    few = torch.unique(points[:first][:MOST], dim=0)
     apart = torch.cdist(few, few, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(math.inf)
     tolerance = NEAR * float(apart.amin(1).median()) if len(few) > 1 else 0.0
     rest = [{name: t for name, t in each.items() if name not in floats} for each in held]
@@ -90,5 +90,5 @@ def _projected(tensors: Sequence[Tensor]) -> Tensor:
     units = torch.where(units > 0, units, 1)
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(len(units), DIRECTIONS, generator=generator)
-    parts = (part for each in rows for part in each.split(max(1, AT_ONCE // len(units))))
+    parts = (part for each in rows for part in torch.split(each, max(1, AT_ONCE // len(units))))
     return torch.cat([((part.to(wide) - least) / units).float() @ directions for part in parts]).double()
