@@ -22,6 +22,7 @@ from bitsect.sources.data import folder, load_samples
 from bitsect.sources.data.copies import fresh, seen_before
 from bitsect.sources.preparation import Reading
 from bitsect.sources.room import Room
+from tiny import seeded
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (11, 6, 5, 3), dtype=np.uint8)
@@ -435,6 +436,25 @@ def test_copies_are_known_by_their_inputs(tmp_path: Path) -> None:
     assert fresh(load_samples(pair), load_samples({k: v[:1] for k, v in pair.items()})).tolist() == [1, 2, 3]
     assert seen_before(load_samples(tmp_path), load_samples(tmp_path, draw=1, seed=0)) in (1, 2)
     assert len(fresh(load_samples(tmp_path), load_samples(tmp_path).select(torch.tensor([2])))) == 1
+
+
+def test_copies_may_differ_in_their_last_digits() -> None:
+    """What differs as much as neighbours do is no copy, however little that is."""
+    images, more = seeded(300, 1, 12, 12), seeded(20, 1, 12, 12, seed=3)
+    images[:, :, 0] = 0  # a border that never changes
+    moved = torch.cat([images + 1e-6, images.half().float(), more, more + 1e-6])
+    assert fresh(load_samples(moved), load_samples(images)).tolist() == [*range(600, 620)]
+    assert seen_before(load_samples(moved), load_samples(more), load_samples(images)) == 640
+    one_hot = torch.eye(40).repeat_interleave(2, 0)
+    table = torch.stack([torch.arange(60.0) % 6 * 1e6, torch.arange(60.0) / 1e3], 1)
+    for x in (one_hot[::2], table, torch.arange(500.0)[:, None] / 1e5, torch.arange(200)[:, None]):
+        assert len(fresh(load_samples(x[1::2]), load_samples(x[::2]))) == len(x) // 2
+    pair = {"a": torch.ones(30, 4), "id": torch.arange(30)}
+    assert len(fresh(load_samples(pair), load_samples({k: v[:5] for k, v in pair.items()}))) == 25
+    dense = {"a": images, "id": torch.arange(300)}
+    ids = {"a": images + 1e-6, "id": torch.arange(300) + torch.arange(300) % 2}
+    assert seen_before(load_samples(ids), load_samples(dense)) == 150
+    assert len(fresh(load_samples(images[:1] + 1e-6), load_samples(images[:1]))) == 1  # one tells no distance
 
 
 def test_labels_may_be_a_plain_list_and_a_list_is_no_pair():

@@ -31,6 +31,7 @@ from bitsect.latency.written import TimingModel, takes
 from bitsect.network.capture import capture
 from bitsect.rounding.boundaries import boundaries
 from bitsect.rounding.rounder import Rounder
+from bitsect.runs.progress import Progress
 from bitsect.solve.allowed import allowed_formats
 from bitsect.solve.costs import cost_table, faster_formats, latency_ms
 from bitsect.solve.search.problem import Problem
@@ -484,6 +485,35 @@ def test_a_run_that_goes_on_keeps_what_was_timed(tmp_path: Path, monkeypatch: py
     assert len(seen) == 1
     assert [each.read_bytes() for each in (*tables, measured)] == kept
     assert json.dumps(again._facts()) == json.dumps(first._facts())
+
+
+@pytest.mark.parametrize("passes", [2, 5])
+def test_kernels_whose_times_cannot_all_be_true_are_timed_again(
+    passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first passes next to nothing was left of a kernel once an empty model was taken off."""
+    key, calls = "gemm m384 n2 k384 b1", list[set[str]]()
+
+    class Held:
+        def time(self, models: Any, **more: Any) -> Any:
+            ms = {"reference": 1.0, "empty": 0.01, f"{key}|float": 0.04}
+            ms[f"{key}|int8"] = 0.0101 if len(calls) < 2 * passes else 0.02
+            calls.append({each.name for each in models} - {"reference"})
+            return {each.name: Times((ms[each.name],) * 3, (ms[each.name],) * 3) for each in models}
+
+    monkeypatch.setattr(timed, "PASSES", (2, 5))
+    held: Any = Held()
+    timings = Timings(Machine("onnxruntime", "1", "this", 1))
+    timer = timed.Timer(held, timings, residual()[1], (), (INT8,), Progress())
+    groups = [
+        [Model(name, Path(), Path()) for name in names]
+        for names in (["empty"], [f"{key}|float", f"{key}|int8"])
+    ]
+    timer._time(groups, Clock(held, 1, Model("reference", Path(), Path())), lambda count: None)
+    assert timings.rows[key][INT8].ms == pytest.approx(0.01 if passes == 2 else 0.0001)
+    assert len(calls) >= 9  # five passes, as long as there is a doubt
+    assert not timer._contradictions()  # of this network's own kernels
+    assert bool(timer._contradictions({f"{key}|float": 0.03})) == (passes == 5)
 
 
 def test_what_was_timed_is_read_with_care(tmp_path: Path) -> None:

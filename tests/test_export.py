@@ -542,6 +542,29 @@ def test_what_the_reference_evaluator_cannot_run_is_proven_elsewhere(tmp_path: P
     assert proof.samples == 24
 
 
+@pytest.mark.parametrize("name", ["int4", "int8", "w4a8g2"])
+def test_layers_without_an_integer_kernel_keep_their_biases(name: str, tmp_path: Path) -> None:
+    """ONNX Runtime would round them to integers, which moves values by a hundredth of a 4-bit code."""
+    up = nn.ConvTranspose2d(8, 4, 3, stride=2, padding=1, output_padding=1)
+    model = nn.Sequential(
+        nn.Conv2d(2, 8, 3),
+        nn.ReLU(),
+        up,
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 1, 3),
+        nn.Flatten(),
+        nn.Linear(196, 3),
+    )
+    x = seeded(64, 2, 8, 8)
+    samples = load_samples((x, torch.zeros(len(x), dtype=torch.long)))
+    formats = (*[Format.parse(name)] * 3, INT8)
+    written = write(capture(refill(model), x[:2]), samples, formats, tmp_path)
+    proof = prove_written(written, samples)
+    assert proof.holds, proof.failures
+    assert proof.ties.codes > 64 * 400
+    assert proof.ties.ties <= 2
+
+
 @pytest.mark.parametrize("part", ["codes", "scale"])
 def test_a_file_that_was_changed_is_not_proven(
     part: str, proven: tuple[Written, Samples], tmp_path: Path

@@ -14,7 +14,7 @@ PACKAGE = Path(bitsect.__file__).parent
 PLAN = PACKAGE.parents[1] / "docs" / "architecture.md"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MOST_ENTRIES, MOST_LINES, MOST_PARAMETERS = 18, 400, 8
-BUDGET = 39_000  # lines of the whole package, rounded up to the next hundred
+BUDGET = 39_200  # lines of the whole package, rounded up to the next hundred
 PUBLIC = {"cli", "pipeline"}  # whose functions are the options of a command or of a public call
 
 pytestmark = pytest.mark.skipif(not PLAN.exists(), reason="the plan is beside the sources, not in a wheel")

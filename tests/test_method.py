@@ -251,6 +251,23 @@ def test_test_samples_that_were_searched_on_are_told() -> None:
         test_data=(torch.cat([x, seeded(40, 1, 8, 8, seed=9)]), y.repeat(2)[:100]), confidence=None
     )
     assert "60 of 100 test samples are among those that were searched on" in "".join(result.notes)
+    held_out = labelled(200, seed=5)
+    result = quantize(validation_data=held_out, test_data=(held_out[0] + 1e-6, held_out[1]), hold_out=False)
+    assert "200 of 200 test samples are among those that were held out" in "".join(result.notes)
+
+
+def test_features_of_one_tower_say_what_they_do_not_judge() -> None:
+    class Towers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image, self.text = nn.Linear(8, 4), nn.Linear(8, 4)
+
+        def forward(self, image: torch.Tensor, text: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"text_embeds": self.text(text), "image_embeds": self.image(image)}
+
+    data = {"image": seeded(8, 8), "text": seeded(8, 8, seed=2)}
+    result = bitsect.quantize(refill(Towers()), data, target=0.5, task="features", confidence=None, **BITS)
+    assert "the features are output 'image_embeds'; not judged: 'text_embeds'" in "".join(result.notes)
 
 
 def test_what_was_proven_on_other_samples_is_exported(tmp_path: Path) -> None:

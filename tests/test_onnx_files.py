@@ -13,8 +13,10 @@ import torch
 
 import bitsect
 from bitsect.errors import BitsectError, ExportError
+from bitsect.exporters.onnx.pieces import reference_model
+from bitsect.exporters.runtimes import apart, vetting
 from bitsect.exporters.runtimes import onnxruntime as onnxruntime_models
-from bitsect.exporters.runtimes import vetting
+from bitsect.exporters.runtimes.foreign import ForeignModel
 from bitsect.runs.progress import Progress
 
 onnx = pytest.importorskip("onnx")
@@ -190,8 +192,8 @@ def test_masks_may_be_infinite(tmp_path: Path) -> None:
     assert evaluated(path).samples == 8
 
 
-def test_a_loop_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnxruntime_models, "LONGEST_RUN", 0.2)
+def endless(path: Path) -> Path:
+    """A model that takes its input round a loop that never ends."""
     kinds = TensorProto
 
     def value(name: str, kind: int, shape: list[Any] | None) -> Any:
@@ -206,10 +208,33 @@ def test_a_loop_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ends = [value(name, kinds.FLOAT, ["batch", 4]) for name in "xy"]
     always = helper.make_tensor("always", kinds.BOOL, [], [True])
     graph = helper.make_graph([loop], "graph", ends[:1], ends[1:], [always])
-    path = tmp_path / "loop.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+def test_a_loop_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime_models, "LONGEST_RUN", 0.2)
     with pytest.raises(BitsectError, match=r"loop.onnx: no answer for one batch in 0.2 seconds"):
-        onnxruntime_models.OnnxModel(path).run_flat(torch.zeros(2, 4))
+        onnxruntime_models.OnnxModel(endless(tmp_path / "loop.onnx")).run_flat(torch.zeros(2, 4))
+
+
+def test_a_loop_without_end_is_ended_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a file is judged, and where it is timed beside one that runs: that one is timed all the same."""
+    monkeypatch.setattr(apart, "LONGEST_RUN", 3)
+    path, feed = endless(tmp_path / "loop.onnx"), tmp_path / "feed.npz"
+    model = ForeignModel(path, runtime="onnxruntime", threads=1)
+    with pytest.raises(ExportError, match=r"loop.onnx does not run in onnxruntime here: no answer in 3 sec"):
+        model.run_flat(torch.zeros(2, 4))
+    model.close()
+    np.savez(feed, **reference_model(tmp_path / "good.onnx"))
+    good = apart.Model("good", tmp_path / "good.onnx", feed)
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 4), np.float32))
+    with apart.Apart("onnxruntime") as runtime:
+        times = runtime.time([good, apart.Model("loop", path, tmp_path / "x.npz")], visits=2)
+    assert isinstance(times["good"], apart.Times)
+    assert times["loop"] == apart.Fault("no answer in 3 seconds: a loop without end?")
 
 
 @pytest.mark.parametrize("steps", [28, 0])

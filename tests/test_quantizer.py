@@ -227,6 +227,34 @@ def test_a_group_larger_than_the_input_is_the_channel() -> None:
         assert torch.equal(quantize_weight(weight, layout, Format(4, None, size)).weight, whole.weight)
 
 
+def test_size_counts_the_scales_that_files_hold() -> None:
+    """Those of groups and of rows, 16 bits each as all that is float; those of channels are not counted."""
+    network = nn.Sequential(
+        nn.Embedding(50, 8), nn.ConvTranspose1d(4, 6, 3), nn.Conv1d(6, 4, 3), nn.Flatten()
+    )
+    network.append(nn.Linear(32, 256))
+    program = capture(network, torch.zeros(2, 4, dtype=torch.int64), embeddings=True)
+    table, up, down, last = program.layers
+    for layer, name, scales in (
+        (table, "int8", 50),
+        (table, "w4a16", 50),
+        (table, "float", 0),
+        (last, "w4a16", 0),
+        (last, "int4", 0),
+        (last, "w4a16g32", 256),
+        (last, "w4a16g128", 256),
+        (last, "w4a16g16", 512),
+        (up, "w4a16g2", 12),
+        (up, "w2a8g128", 6),
+        (down, "w4a16g3", 8),
+    ):
+        format = Format.parse(name)
+        assert format.size_bytes(layer) == (layer.weights * format.stored_bits + 16 * scales) / 8
+    plans = [Plan.uniform(program.layers, Format.parse(f"w{n}")) for n in ("4a16", "4a16g32", "4a16g16")]
+    sizes = [plan.size_bytes([last]) for plan in plans]
+    assert sizes == sorted(set(sizes))
+
+
 def test_groups_that_do_not_divide_are_refused_with_the_layer() -> None:
     program = capture(nn.Sequential(nn.Linear(20, 3)), torch.zeros(2, 20))
     with pytest.raises(PlanError, match=r"layer '0': format w4a16g8: groups of 8 do not divide 20 inputs"):

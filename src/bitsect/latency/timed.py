@@ -34,6 +34,7 @@ from .clock import Clock, time_wholes
 from .fit import Pieces, fit_table
 from .halves import HALF, about_half, write_half
 from .machine import Machine, processor
+from .order import Kernel, contradictions
 from .timings import Time, Timings
 from .written import TimingModel, takes
 
@@ -211,6 +212,14 @@ class Timer:
                 f"the machine is busy: a run was waited for {median(busy):.1f} times as long as it takes; "
                 "plans rest on the least times, but timing again on a quiet machine is safer"
             )
+        if pairs := self._contradictions():
+            first, second = sorted(
+                f"{key} takes {ms:.4f} ms in {format}" for (key, format), ms in pairs[0].items()
+            )
+            yield (
+                f"{len(pairs)} times of kernels go against each other ({first}, {second}): timing again on a "
+                "quiet machine is safer"
+            )
         for key, row in self.timings.rows.items():
             for format, time in row.items():
                 if time.why is not None and any(key == name for name, *_ in self._places()):
@@ -236,18 +245,35 @@ class Timer:
                 if number < PASSES[0]:
                     advance(1)
             if number + 1 >= PASSES[0]:
-                left = [group for group in left if any(_spreads(found.get(m.name, [])) for m in group)]
-        self.timings.at_best(clock.best_ms)
-        overhead = clock.ms(found.pop(EMPTY))
+                self.timings.at_best(clock.best_ms)
+                pairs = self._contradictions(_least(found, clock))
+                doubted = {f"{key}|{format}" for pair in pairs for key, format in pair} & found.keys()
+                doubted |= {EMPTY} if doubted else set()  # what is taken off all of them
+                left = [
+                    group
+                    for group in groups
+                    if any(m.name in doubted or _spreads(found.get(m.name, [])) for m in group)
+                ]
+        least = _least(found, clock)
+        del found[EMPTY]
         for name, passes in found.items():
-            least = max(clock.ms(passes) - overhead, 1e-6)
-            self._keep(name, Time(least, clock.spread_ms(passes, least)))
+            self._keep(name, Time(least[name], clock.spread_ms(passes, least[name])))
         every = [times for passes in found.values() for times in passes]
         return [median(times.mean) / median(times.least) for times in every]
 
+    def _contradictions(self, least: Mapping[str, float] | None = None) -> list[dict[Kernel, float]]:
+        """Kernels whose times go against each other, among those that are known and what was just timed."""
+        ms = {
+            (k, f): t.ms for k, row in self.timings.rows.items() for f, t in row.items() if t.ms is not None
+        }
+        ms |= {_kernel(name): time for name, time in (least or {}).items()}
+        own = {key for key, *_ in self._places()} | {_kernel(name)[0] for name in least or {}}
+        found = [{each: ms[each] for each in pair} for pair in contradictions(ms)]
+        return [pair for pair in found if any(key in own for key, _ in pair)]
+
     def _keep(self, name: str, time: Time) -> None:
-        key, _, format = name.rpartition("|")
-        self.timings.rows.setdefault(key, {})[Format.parse(format)] = time
+        key, format = _kernel(name)
+        self.timings.rows.setdefault(key, {})[format] = time
 
     def _places(self) -> Iterator[tuple[str, str, Layer]]:
         """The first place of every distinct kernel: its key, its name, its layer."""
@@ -362,6 +388,17 @@ class Timer:
             for key, row in table.rows.items()
         }
         return replace(table, rows=rows_here)
+
+
+def _kernel(name: str) -> Kernel:
+    key, _, format = name.rpartition("|")
+    return key, Format.parse(format)
+
+
+def _least(found: Mapping[str, Sequence[Times]], clock: Clock) -> dict[str, float]:
+    """Milliseconds of every kernel without what an empty model takes."""
+    overhead = clock.ms(found[EMPTY])
+    return {name: max(clock.ms(p) - overhead, 1e-6) for name, p in found.items() if name != EMPTY}
 
 
 def _spreads(passes: Sequence[Times]) -> bool:

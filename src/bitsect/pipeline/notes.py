@@ -22,6 +22,7 @@ from ..solve.search.problem import Found, Problem
 from ..sources.data import Samples
 from ..sources.data.copies import seen_before
 from ..sources.tasks.outputs import named_tensors
+from ..sources.tasks.quantities import features_name
 from ..sources.tasks.task import Task
 from ..values import FLOAT, Evaluation, Goal, LatencyTable, Target
 from ..values.destination import BITS, Destination, destination_named
@@ -76,17 +77,18 @@ def notes_on_promise(
     return notes
 
 
-def notes_on_test(run: Run, unseen: Samples | None) -> tuple[str, ...]:
+def notes_on_test(run: Run, unseen: Samples | None, held_out: Samples | None) -> tuple[str, ...]:
     """Said at once where the test samples are not as unseen as they should be."""
-    known = 0 if unseen is None else seen_before(unseen, run.samples)
-    if unseen is None or not known:
-        return ()
-    note = (
-        f"{known:,} of {len(unseen):,} test samples are among those that were searched on: on new "
-        "samples the plan may do worse than the test says"
+    used = {"searched on": run.samples, "held out": held_out}
+    notes = tuple(
+        f"{known:,} of {len(unseen):,} test samples are among those that were {how}: on new samples the plan "
+        "may do worse than the test says"
+        for how, samples in used.items()
+        if unseen is not None and samples is not None and (known := seen_before(unseen, samples))
     )
-    run.progress.say(note)
-    return (note,)
+    for note in notes:
+        run.progress.say(note)
+    return notes
 
 
 def notes_on_population(promise: Promise | None, tested: Tested | None) -> tuple[str, ...]:
@@ -190,15 +192,22 @@ def _about_samples(
 
 def about_reference(run: Run) -> Iterator[str]:
     """What accuracy means where no labels are looked at, and which outputs have no part in it."""
+    outputs = example_outputs(run.program.exported)
     if not run.task.needs_axes:
         yield "accuracy is the mean cosine to the float network's own features; labels are left aside"
+        judged_one = features_name(outputs)
+        if left := [name for name in named_tensors(outputs) if name != judged_one]:
+            yield (
+                f"the features are output '{judged_one}'; not judged: {some(left)}, nor layers that only "
+                "these need: [task=outputs] judges all outputs"
+            )
         return
     yield (
         "accuracy is 1 − the squared error of the outputs over the square of the float network's own, the "
         "mean over outputs and samples; labels are left aside"
     )
     judged, axes = dict(run.task.axes), output_axes(run.program)
-    names = [name for name in named_tensors(example_outputs(run.program.exported)) if name not in judged]
+    names = [name for name in named_tensors(outputs) if name not in judged]
     if others := [name for name in names if name in axes]:
         yield f"output '{run.task.output}' is what is judged, not {some(others)}: [output=NAME] takes another"
     if fixed := [name for name in names if name not in axes]:

@@ -111,7 +111,7 @@ def quantize(
         threshold(goal.target, float_network)  # refuses samples of which none is right
         early = notes_on_samples(run, judge, float_network, goal)
         early += notes_on_promise(run, goal, held_out, float_network)
-        early += notes_on_test(run, unseen)
+        early += notes_on_test(run, unseen, held_out)
         prover, found, promise, scores = Prover.of(run, goal, held_out, scoring), None, None, None
         if is_tried_first(goal):
             progress.expect(passes_of_cheapest(run, goal, held_out, unseen))

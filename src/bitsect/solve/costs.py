@@ -57,12 +57,7 @@ def cost_table(
 ) -> Costs:
     """What a search adds up: milliseconds, bytes, or bit operations where latency has no table."""
     if objective == "size":
-        return Costs(
-            {
-                layer.name: {f: layer.weights * f.stored_bits / 8 for f in allowed[layer.name]}
-                for layer in layers
-            }
-        )
+        return Costs({layer.name: {f: f.size_bytes(layer) for f in allowed[layer.name]} for layer in layers})
     if table is None:
         return Costs(
             {layer.name: {f: float(_operations(layer, f)) for f in allowed[layer.name]} for layer in layers}

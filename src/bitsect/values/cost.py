@@ -13,7 +13,7 @@ class Cost:
     Latency is None where no latency table was given; nothing is guessed for it.
     """
 
-    size_bytes: float  # weights of the layers only, as Plan.size_bytes
+    size_bytes: float  # weights of the layers, as Plan.size_bytes
     size_ratio: float
     bit_operations: int  # Σ multiply-adds · weight bits · activation bits, 16 for float
     bit_operations_ratio: float

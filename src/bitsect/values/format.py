@@ -80,6 +80,26 @@ class Format:
         """Bits that one weight occupies."""
         return self.weight_bits or FLOAT_BITS
 
+    def size_bytes(self, layer: Layer) -> float:
+        """What the weights of `layer` occupy, with the scales of groups and of the rows of embeddings.
+
+        A scale counts as any value in float does; that of a whole channel is not counted, as in the paper.
+        """
+        return (layer.weights * self.stored_bits + self._scales(layer) * FLOAT_BITS) / 8
+
+    def _scales(self, layer: Layer) -> float:
+        if self.is_float or layer.weight_shape is None:
+            return 0
+        if any(place.signature.kind == "embedding" for place in layer.places):
+            return layer.weights / layer.weight_shape[-1]
+        if self.group_size is None:
+            return 0
+        first = layer.places[0].signature
+        inputs, taps = first.input[-1], 1
+        if first.is_convolution:
+            inputs, taps = first.input[1] // first.groups, math.prod(layer.weight_shape[2:])
+        return layer.weights / (taps * min(self.group_size, inputs))
+
     @property
     def compute_bits(self) -> int:
         """Bits that decide which kernel runs: those of the larger operand."""

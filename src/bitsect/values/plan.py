@@ -76,8 +76,8 @@ class Plan(Mapping[str, Format]):
         return total
 
     def size_bytes(self, layers: Iterable[Layer]) -> float:
-        """Weights of the layers only: no biases, norms, embeddings or scales, as the paper counts."""
-        return sum(layer.weights * self[layer.name].stored_bits for layer in layers) / 8
+        """Weights of the layers, with scales of groups and rows; no biases, norms or scales of channels."""
+        return sum(self[layer.name].size_bytes(layer) for layer in layers)
 
     def to_json(self) -> dict[str, Any]:
         layers = {name: format.name for name, format in self.formats.items()}

@@ -71,6 +71,8 @@ class Edit:
                     self._keep_float(site)
                 else:
                     self._part_from_rectifier(site)
+                    if self.form.fuses and self._kernel(site) is None:  # its bias would be rounded
+                        self._keep_float(site)
                     if isinstance(self._kernel(site), DynamicProduct):
                         made = quantise_input(self.nodes, site, self.dynamic)
                         self.codes[site.multiply.node.name, 0] = made
@@ -212,8 +214,8 @@ class Edit:
     def _keep_float(self, site: Site) -> None:
         """Hide from ONNX Runtime that a float layer reads rounded values, without changing them.
 
-        Between a DequantizeLinear and a QuantizeLinear it would quantise the weights of such a layer,
-        with one scale for all of them, and say nothing; not where the input has a scale per channel.
+        Between a DequantizeLinear and a QuantizeLinear it would quantise the weights of such a layer, with
+        one scale for all of them, and its bias, and say nothing; not where the input has a scale per channel.
         """
         if site.kernel is None or site.op_type not in ("Conv", "ConvTranspose", "Gemm"):
             return

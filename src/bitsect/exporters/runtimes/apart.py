@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ...files import first_line
 from ...names import python_command
 
 Array = np.ndarray[Any, Any]
+LONGEST_RUN = 1200  # seconds for one batch or one answer; a file may loop for ever
 PROGRAM = "from bitsect.exporters.runtimes.child import main; main()"
 ADVICE = (
     "a virtual machine may hide units that the processor announces: set "
@@ -109,7 +111,23 @@ class Apart:
             process.stdin.flush()
         except OSError:  # it died before: its end is told below
             pass
-        for line in process.stdout:
+        overdue = False
+
+        def end() -> None:
+            nonlocal overdue
+            overdue = True
+            process.kill()
+
+        while True:
+            watch = Timer(LONGEST_RUN, end)
+            watch.daemon = True
+            watch.start()
+            try:
+                line = process.stdout.readline()
+            finally:
+                watch.cancel()
+            if not line:
+                break
             answer = json.loads(line)
             if "done" in answer:
                 return
@@ -117,7 +135,10 @@ class Apart:
                 raise BitsectError(f"{self.engine}: {answer['error'][:300]}")
             yield answer
         self._process = None
-        raise RuntimeDiedError(_end_of(process.wait()))
+        code = process.wait()
+        if overdue:
+            raise RuntimeDiedError(f"no answer in {LONGEST_RUN:,} seconds: a loop without end?")
+        raise RuntimeDiedError(_end_of(code))
 
     def time(
         self,

@@ -161,6 +161,7 @@ def time_group(engines: Engines, request: dict[str, Any], say: Say) -> None:
         shuffle(names)
         for name in names:
             run, feed, count = runs[name]
+            say({"began": name})  # every answer says that it goes on
             run(feed)  # with its weights in the cache again
             visit = [_took(run, feed, alone) for _ in range(count)]
             least[name].append(1000 * min(used for used, _ in visit))

@@ -22,9 +22,9 @@ from ...measure.evaluator import naming
 from ...sources.data import Inputs, Samples
 from ...sources.tasks.tally import Tally
 from ...sources.tasks.task import Task
+from .apart import LONGEST_RUN
 
 BATCH = "bitsect.batch"  # how many samples run at once, in a file whose ranges hang on what is in a batch
-LONGEST_RUN = 1200  # seconds for one batch; a file may loop for ever
 TIMING_SECONDS = 1.0  # that each model is timed for
 Array = np.ndarray[Any, Any]
 

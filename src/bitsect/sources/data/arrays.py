@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import DataError
-from .copies import digests_of
+from .digests import digests_of
 from .pixels import Pixels
 from .samples import Inputs
 

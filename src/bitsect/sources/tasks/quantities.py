@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ...errors import DataError
 from ...values import ranks
-from .outputs import OWN_TASK, logits, named_tensors
+from .outputs import OWN_TASK, logits, named_tensors, pick
 from .task import Outcome, SampleError, Task
 
 SMALLEST_UNIT = 1e-9  # of predictions, below which float64 does not tell their ranks apart
@@ -50,14 +50,19 @@ def spearman(scores: Tensor, labels: Tensor) -> float:
     return max(0.0, ranks.spearman(*(each.cpu().double().flatten().numpy() for each in (scores, labels))))
 
 
-def features(outputs: Any) -> Tensor:
-    """What an encoder makes of a sample as a whole, [batch, features]."""
+def features_name(outputs: Any) -> str:
+    """The name of the output with the features: one that is called so, else the first that may be them."""
     tensors = named_tensors(outputs)
-    floats = {name: value for name, value in tensors.items() if value.is_floating_point() and value.ndim > 1}
-    name = next((name for name in FEATURES if name in floats), next(iter(floats), None))
+    floats = [name for name, value in tensors.items() if value.is_floating_point() and value.ndim > 1]
+    name = next((name for name in (*FEATURES, *floats) if name in floats), None)
     if name is None:
         raise DataError(f"the network gives no features [batch, …]: {OWN_TASK}")
-    found = floats[name]
+    return name
+
+
+def features(outputs: Any) -> Tensor:
+    """What an encoder makes of a sample as a whole, [batch, features]."""
+    found = pick(outputs, features_name(outputs))
     if found.ndim == 3:  # tokens: none of them is padding
         return found.mean(1)
     return found.flatten(1)
