@@ -35,6 +35,7 @@ from .fit import Pieces, fit_table
 from .halves import HALF, about_half, write_half
 from .machine import Machine, processor
 from .order import Kernel, contradictions
+from .shared import by_kernel
 from .timings import Time, Timings
 from .written import TimingModel, takes
 
@@ -43,7 +44,6 @@ PASSES = (2, 5)  # at least, and at most where repetitions spread
 STEADY = 0.1  # of the time: a kernel whose repetitions spread by more is timed again
 BUSY = 1.25  # waiting so many times as long as a run takes: something else runs on this machine
 MIXED = (0.3, 0.6)  # shares of float layers in the mixed models
-MOST_KERNELS = 10  # that are left in float one at a time
 EMPTY = "empty"
 # What is written as ONNX is cut and fed with ONNX Runtime, wherever it is timed.
 PACKAGES = {
@@ -154,7 +154,7 @@ class Timer:
             for other in (each for each in lower if each.dynamic and each != format):
                 taken = [layer.name for layer in self.layers if self._takes(layer, other)]
                 plans[f"{other} where possible, else {format}"] = base.replace(taken, other)
-            for kernel, chosen in self._by_kernel():
+            for kernel, chosen in by_kernel(self.layers):
                 plans[f"{format} but {kernel}"] = base.replace(chosen, FLOAT)
             plans[f"{format} alternating"] = base.replace(names[::2], FLOAT)
             plans[f"{format} in the first half"] = base.replace(names[len(names) // 2 :], FLOAT)
@@ -166,20 +166,6 @@ class Timer:
                 )
         known = {plan: name for name, plan in reversed(plans.items())}  # of equal ones the first
         return {name: plan for plan, name in reversed(known.items()) if self._runs(plan)}
-
-    def _by_kernel(self) -> Iterator[tuple[str, list[str]]]:
-        """The layers of each distinct kernel; of very many, those that multiply most."""
-        found: dict[str, list[Layer]] = {}
-        for layer in self.layers:
-            if not layer.is_look_up:
-                found.setdefault(place_key(layer.places[0]), []).append(layer)
-        heaviest = sorted(found, key=lambda key: -sum(layer.macs for layer in found[key]))[:MOST_KERNELS]
-        for key in found:
-            if key in heaviest:
-                yield key, [layer.name for layer in found[key]]
-        depthwise = [layer.name for layer in self.layers if layer.kind == "depthwise"]
-        if depthwise:
-            yield "depthwise", depthwise
 
     def _runs(self, plan: Plan) -> bool:
         """Whether no kernel of the plan is known not to run."""

@@ -19,6 +19,7 @@ class Allowed:
     wanted: tuple[Format, ...]  # as asked for, besides float
     possible: Mapping[str, tuple[Format, ...]]  # as pins have it
     formats: Mapping[str, tuple[Format, ...]]  # of these, what the device runs, and runs faster
+    running: Mapping[str, tuple[Format, ...]] | None = None  # of the possible, what the device runs
 
     @property
     def steps(self) -> tuple[Format, ...]:
@@ -40,7 +41,8 @@ class Allowed:
         """By its name, the plan with every layer in each of the formats, as far as layers and pins let it."""
         wanted = {FLOAT, *self.wanted}  # a layer without a format takes none that gains nothing in its place
         ladders = {
-            name: tuple(f for f in ladder if f in wanted) or ladder for name, ladder in self.possible.items()
+            name: tuple(f for f in ladder if f in wanted) or ladder
+            for name, ladder in (self.running or self.possible).items()
         }
         plans = {format: uniform_plan(ladders, format) for format in self.wanted}
         return {
@@ -58,7 +60,12 @@ def allowed_formats(layers: tuple[Layer, ...], goal: Goal, table: LatencyTable |
         first = _ranges_found_first(layers, table, possible, goal.formats)
         worth = worthwhile(layers, table, first, goal.formats)
         kept = {name: tuple(f for f in ladder if f not in worth.spared) for name, ladder in first.items()}
-        return Allowed(worth.formats, possible, faster_formats(layers, table, kept))
+        runs = {
+            layer.name: tuple(f for f in possible[layer.name] if table.supports(f, layer))
+            or possible[layer.name]
+            for layer in layers
+        }
+        return Allowed(worth.formats, possible, faster_formats(layers, table, kept), runs)
     running = {}
     for layer in layers:
         running[layer.name] = tuple(f for f in possible[layer.name] if table.supports(f, layer))
