@@ -24,9 +24,8 @@ NAMES = {
     "efficientnet-lite0": "EfficientNet-Lite0",
     "mobilenetv2": "MobileNetV2",
     "minilm-sst2": "MiniLM on SST-2",
-    "minilm-squad": "MiniLM on SQuAD",
-    "resnet50": "ResNet-50",
 }
+OTHERS = {"minilm-squad": "MiniLM on SQuAD", "resnet50": "ResNet-50"}
 Rows = list[dict[str, str]]
 
 
@@ -177,33 +176,6 @@ def power() -> str:
     return table(heads, rows)
 
 
-def files() -> str:
-    """Exported files on the machine that they were timed on."""
-    rows = []
-    for row in read("files.csv"):
-        rows.append(
-            [
-                row["network"].replace("zoo:", ""),
-                row["for"],
-                f"{row['int8_layers']} / {row['float_layers']}",
-                f"{float(row['plan_to_float']):.2f}",
-                f"{float(row['all_int8_ms']) / float(row['float_ms']):.2f}",
-                f"{float(row['onnxruntime_static_ms']) / float(row['float_ms']):.2f}",
-                f"{float(row['plan_to_better']):.3f}",
-            ]
-        )
-    heads = [
-        "network",
-        "runtime",
-        "int8 / float layers",
-        "plan",
-        "all int8",
-        "ORT static",
-        "plan over the better of float and all int8",
-    ]
-    return table(heads, rows)
-
-
 def rivals() -> str:
     """Our file and the best of the runtime's own tools, on each network in each runtime."""
     rows = []
@@ -214,7 +186,7 @@ def rivals() -> str:
         theirs = [row for row in of if row is not ours and row["time"]]
         keep = [row for row in theirs if float(row["kept"]) >= 0.99] or theirs
         best = min(keep, key=lambda row: float(row["time"]), default=None)
-        rows.append([NAMES.get(network, f"`{network}`"), runtime, *_cells(ours)])
+        rows.append([(NAMES | OTHERS).get(network, f"`{network}`"), runtime, *_cells(ours)])
         rows[-1] += ["none", "", "", ""] if best is None else [f"`{best['file']}`", *_cells(best)[:3]]
     heads = ["network", "runtime", "kept", "time", "size", "CPU s", "best of theirs", "kept", "time", "size"]
     return table(heads, rows)
@@ -235,7 +207,7 @@ def passes() -> str:
         (whole,) = (row for row in of if row["stage"] == "the whole")
         stages = sorted((row for row in of if row is not whole), key=lambda row: -float(row["cpu_s"]))
         longest = ", ".join(f"{row['stage']} {float(row['passes']):.1f}" for row in stages[:3])
-        name = NAMES.get(network, f"`{network}`")
+        name = (NAMES | OTHERS).get(network, f"`{network}`")
         rows.append([name, whole["outcome"], whole["samples"], whole["cpu_s"], whole["passes"], longest])
     return table(["network", "answer", "samples", "CPU s", "passes", "longest stages"], rows)
 
@@ -299,7 +271,6 @@ TABLES = {
     "promises": promises,
     "coverage": coverage,
     "power": power,
-    "files": files,
     "rivals": rivals,
     "passes": passes,
     "predicted": predicted,
