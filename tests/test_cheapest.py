@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import bitsect
@@ -130,3 +132,17 @@ def test_what_was_asked_of_the_formats_is_for_no_other_tool(
     result = bitsect.quantize(made, target="50%", keep=["stem=float"])
     assert result.plan["stem"] == FLOAT
     assert result.others == ()
+
+
+def test_layers_alike_of_which_one_cannot_take_a_format_do_not_end_a_search() -> None:
+    """The projection before attention has its samples second in one layer and first in the next."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 2, 32, batch_first=True, dropout=0.0)
+    network = nn.Sequential(
+        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Flatten(), nn.Linear(192, 3)
+    )
+    x = torch.randn(64, 6, 32)
+    with torch.no_grad():
+        answers = network.eval()(x).argmax(1)
+    result = bitsect.quantize(network, (x, answers), target=0.9)
+    assert result.plan

@@ -261,3 +261,26 @@ def test_nothing_stays_behind(files: Path, tmp_path: Path, monkeypatch: pytest.M
     copy = shutil.copy(files / "dynamic.onnx", tmp_path / "dynamic.onnx")
     bitsect.judge(files / "float.onnx", copy, "zoo:fashion-test", draw=8, timed=False)
     assert [each.name for each in tmp_path.iterdir()] == ["dynamic.onnx"]
+
+
+class Named(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = load_network("fashion-resnet").eval()
+
+    def forward(self, x: Any) -> dict[str, Any]:
+        return {"logits": self.network(x)}
+
+
+def test_a_file_that_does_not_know_what_its_one_output_is_called_is_judged(tmp_path: Path) -> None:
+    """As those of other tools, which drop what our files say of themselves."""
+    samples = load_samples("zoo:fashion-test", draw=2)
+    program = capture(Named(), samples.inputs(slice(0, 2)))
+    rounder = Rounder(program, None, ONNXRUNTIME, "nearest")
+    subject = Subject(program, rounder, Plan.uniform(program.layers), task_named("classification"))
+    path = write_onnx(subject, tmp_path / "named.onnx").path
+    bare = onnx.load(path)
+    del bare.metadata_props[:]
+    onnx.save(bare, tmp_path / "bare.onnx")
+    verdict = bitsect.judge(path, [tmp_path / "bare.onnx"], "zoo:fashion-test", draw=64, timed=False)
+    assert verdict.files[0].kept == 1.0
