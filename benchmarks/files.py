@@ -208,6 +208,16 @@ FIELDS = [
 ]
 
 
+def append(path: Path, fields: list[str], rows: list[dict[str, Any]]) -> None:
+    """Add rows to a file of comma-separated values, which begins with the names of its fields."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, fields)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -229,12 +239,7 @@ def main() -> None:
     for name in names:
         table = rows(arguments, name)
         if arguments.out is not None:
-            new = not arguments.out.exists()
-            with arguments.out.open("a", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                if new:
-                    writer.writeheader()
-                writer.writerows(table)
+            append(arguments.out, FIELDS, table)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,19 @@ starts included, and so is the whole.
 from __future__ import annotations
 
 import argparse
-import csv
 import resource
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import bitsect
 from bitsect.latency.machine import processor
 from bitsect.runs.opening import open_run
 from bitsect.runs.progress import Advance, Progress
 from bitsect.values import Resources, Settings
-from files import NETWORKS, found
+from files import NETWORKS, append, found
 
 PASSED = 256  # samples that a pass is measured on
 FIELDS = ["network", "for", "target", "outcome", "stage", "cpu_s", "passes", "samples", "processor"]
@@ -63,7 +63,7 @@ def pass_seconds(model: str, data: str, options: dict[str, object]) -> tuple[flo
         return (cpu_seconds() - start) / seen * len(run.samples), len(run.samples)
 
 
-def rows(folder: str, name: str, target: str, runtime: str) -> list[dict[str, object]]:
+def rows(folder: str, name: str, target: str, runtime: str) -> list[dict[str, Any]]:
     network = found(folder, name)
     once, samples = pass_seconds(network.model, network.data, network.options)
     counted, start = Counted(), cpu_seconds()
@@ -103,12 +103,7 @@ def main() -> None:
         for row in table:
             print(f"{name:20} {row['stage']:18} {row['cpu_s']:>8} s {row['passes']:>8} passes", flush=True)
         if arguments.out is not None:
-            new = not arguments.out.exists()
-            with arguments.out.open("a", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                if new:
-                    writer.writeheader()
-                writer.writerows(table)
+            append(arguments.out, FIELDS, table)
 
 
 if __name__ == "__main__":
