@@ -39,3 +39,11 @@ def timed_for_a_moment() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "TIMING_SECONDS", 0.02)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_other_tools() -> Iterator[None]:
+    """Files of other tools take seconds to make: they are tried where they are what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bitsect.pipeline.written.others", lambda *of: ())
+        yield

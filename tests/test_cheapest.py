@@ -78,6 +78,7 @@ def theirs(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(rivals, "candidates", candidates)
     monkeypatch.setattr(rivals, "_times", times)
+    monkeypatch.setattr("bitsect.pipeline.written.others", rivals.others)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_a_better_file_of_another_tool_is_the_answer_and_said_to_be(
 def test_what_was_asked_of_the_formats_is_for_no_other_tool(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rivals, "candidates", lambda *args: pytest.fail("they know no pins"))
+    monkeypatch.setattr("bitsect.pipeline.written.others", lambda *of: pytest.fail("they know no pins"))
     result = bitsect.quantize(made, target="50%", keep=["stem=float"])
     assert result.plan["stem"] == FLOAT
     assert result.others == ()

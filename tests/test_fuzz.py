@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-ARCHIVES = 200
+ARCHIVES = 120
 fuzz = pytest.importorskip("fuzz")
 
 
