@@ -121,6 +121,8 @@ def test_a_better_file_of_another_tool_is_the_answer_and_said_to_be(
     told = json.loads((made / "export.json").read_text())["others"]
     assert [Other(**each) for each in told] == list(result.others)
     monkeypatch.setattr(rivals, "candidates", lambda *args: pytest.fail("it was made again"))
+    with pytest.raises(pytest.fail.Exception, match="made again"):  # what is proven for 50 % is not for 60
+        bitsect.quantize(made, target="60%")
     said = CliRunner().invoke(app, ["search", str(made), "--target", "50%"])
     assert said.exit_code == 0, said.output
     assert "model.tool.onnx, made by a tool: 0.25 of the time of float" in " ".join(said.output.split())

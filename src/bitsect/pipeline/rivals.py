@@ -25,7 +25,7 @@ from ..runs.progress import Progress
 from ..runs.run import Run
 from ..solve.looks import schedule
 from ..sources.data import Samples
-from ..values import PAPER, Goal, Plan
+from ..values import PAPER, Goal
 from ..values.destination import destination_named
 from ..values.options import given
 from .bench import Bench, Reference
@@ -167,9 +167,7 @@ def _put_beside(path: Path, ours: Path) -> Path:
     return place
 
 
-def others_of(known: Mapping[str, Any], plan: Plan) -> tuple[Other, ...]:
-    """What a run found before beside the file of the same plan, as long as the answer still lies there."""
-    if known.get("plan_key") != plan.key:
-        return ()
+def others_of(known: Mapping[str, Any]) -> tuple[Other, ...]:
+    """What a run found before beside the same file, as long as the answer still lies there."""
     found = tuple(Other(**each) for each in known.get("others", ()))
     return found if all(each.path is None or Path(each.path).is_file() for each in found) else ()

@@ -51,12 +51,18 @@ def written(
     if delivery.failures and request.replaces:
         request.path.unlink(missing_ok=True)  # of another answer
     known = run.folder.read_json(KEPT) or {}
+    asked = {
+        "target": None if target is None else str(target),
+        "plan_key": result.plan.key,
+        "path": str(request.path.resolve()),
+    }
     beside: tuple[Other, ...] = ()
     if prover is not None and delivery.kept:
-        beside = others_of(known, result.plan) or others(run, prover, result.goal, delivery.path)
+        # What was proven for one target says nothing of a harder one.
+        same = asked.items() <= known.items()
+        beside = (others_of(known) if same else ()) or others(run, prover, result.goal, delivery.path)
     shown = [each.to_json() for each in beside]
-    told = {**delivery.to_json(), "others": shown, "plan_key": result.plan.key}
-    run.folder.write_json(KEPT, {**told, "path": str(request.path.resolve())})
+    run.folder.write_json(KEPT, {**delivery.to_json(), **asked, "others": shown})
     return replace(result, delivery=delivery, others=beside)
 
 
